@@ -18,6 +18,7 @@
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
+#include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/recur.h"
@@ -135,6 +136,37 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   call.window = window, call.sinks = sinks, call.qkv_row = qkv_row, call.gate_row = gate_row;
   call.eps = eps, call.scale = scale, call.softcap = softcap, call.threads = threads;
   return kernel_of([call] { attend_cpu(call); });
+}
+
+HeadsCall heads_call(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                     std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                     std::int64_t out_row, int threads, Address live) {
+  HeadsCall call{};
+  call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.out = pointer<float>(out);
+  call.dtype = static_cast<DType>(dtype), call.tiled = tiled;
+  call.rows = rows, call.heads = heads, call.inputs = inputs, call.outputs = outputs;
+  call.x_row = x_row, call.x_head = inputs, call.out_row = out_row, call.out_head = outputs;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return call;
+}
+
+Made latent_queries(Address x, Address latent, Address panels, Address norm, int dtype, bool tiled, Address out,
+                    std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
+                    std::int64_t rotated, std::int64_t x_row, std::int64_t latent_row, std::int64_t out_row, float eps,
+                    int threads, Address live) {
+  LatentCall call{};
+  call.queries = heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  call.latent = pointer<const float>(latent), call.latent_row = latent_row, call.rotated = rotated;
+  call.norm = pointer<const float>(norm), call.eps = eps;
+  return kernel_of([call] { latent_queries_cpu(call); });
+}
+
+Made multiply_heads(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                    std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                    std::int64_t out_row, int threads, Address live) {
+  const HeadsCall call =
+      heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  return kernel_of([call] { multiply_heads_cpu(call); });
 }
 
 Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> &sizes,
@@ -403,6 +435,8 @@ void bind_kernels(nb::module_ &m) {
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
   m.def("attend_cpu", &attend);
+  m.def("latent_queries_cpu", &latent_queries);
+  m.def("multiply_heads_cpu", &multiply_heads);
   m.def("embed_cpu", &embed);
   m.def("join_norms_cpu", &join_norms);
   m.def("take_rows_cpu", &take_rows);

@@ -23,6 +23,7 @@ KERNELS = {
     *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "activate_kernel"),
     *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
 }
+LATENT_KERNELS = {"latent_queries_kernel", "latent_values_kernel"}
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
 ROUTING_KERNELS = {"choose_kernel"}
 SHAPES = {
@@ -48,6 +49,12 @@ ATTENTION = {
 }
 NORMS = {"qwen3-next": False, "olmo-2 7b": True, "olmo-2 32b": True}
 """Whether norms of heads are over all of them. Other models of `ATTENTION` have none."""
+LATENT = {
+    # heads, elements that are not rotated and that are, sizes of the latent and of a value
+    "deepseek v3": (128, 128, 64, 512, 128),
+    "deepseek v2 lite": (16, 128, 64, 512, 128),
+    "minicpm3": (40, 64, 32, 256, 64),
+}
 EXPERTS = {
     # hidden, inner, experts, chosen, gates, biases
     "mixtral": (4096, 14336, 8, 2, True, False),
@@ -339,6 +346,48 @@ def test_routers_compile(name: str, capability: int) -> None:
         assert code.stack == code.spills == 0, (
             f"{launch.name}: {code.registers} registers, {code.spills} spills"
         )
+
+
+@pytest.mark.parametrize("rows", [1, 16, 2048])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "capability"),
+    [
+        ("deepseek v3", torch.bfloat16, 90),
+        ("deepseek v3", torch.bfloat16, 80),
+        ("deepseek v2 lite", torch.float16, 100),
+        ("minicpm3", torch.bfloat16, 90),
+        ("deepseek v2 lite", torch.float32, 80),
+    ],
+)
+def test_latent_products_compile(shape: str, dtype: torch.dtype, capability: int, rows: int) -> None:
+    from weft.ops import latent_triton
+
+    heads, size, rotated, latent, value = LATENT[shape]
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        for live in (None, tensor(1, dtype=torch.int64)):
+            latent_triton.queries(
+                tensor(rows, heads * (size + rotated)), tensor(rows, 1536 + latent + rotated)[:, 1536:],
+                tensor(heads, size, latent), tensor(latent), 1e-6, rotated,
+                tensor(rows, (heads + 1) * (latent + rotated)), live,
+            )  # fmt: skip
+            latent_triton.values(
+                tensor(rows, heads * latent), tensor(heads, value, latent), tensor(rows, heads * value), live
+            )
+    assert {launch.name for launch in found} == LATENT_KERNELS
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        inputs = latent if launch.name == "latent_values_kernel" else size
+        if inputs > launch.arguments["BK"]:  # in several steps
+            assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
         if capability >= 90:
             check_chain(launch, code)
 
@@ -424,8 +473,15 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 
 
 def test_kernels_cover_the_modules() -> None:
-    from weft.ops import attention_triton, experts_triton, linear_triton, routing_triton, rows_triton
+    from weft.ops import (
+        attention_triton,
+        experts_triton,
+        latent_triton,
+        linear_triton,
+        routing_triton,
+        rows_triton,
+    )
 
-    modules = (attention_triton, experts_triton, linear_triton, routing_triton, rows_triton)
+    modules = (attention_triton, experts_triton, latent_triton, linear_triton, routing_triton, rows_triton)
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
-    assert kernels == KERNELS | EXPERTS_KERNELS | ROUTING_KERNELS | {"squares_kernel"}
+    assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | ROUTING_KERNELS | {"squares_kernel"}
