@@ -51,6 +51,11 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
+    "DeepseekV2ForCausalLM": "weft.models.deepseek_v2:DeepseekV2",
+    "DeepseekV3ForCausalLM": "weft.models.deepseek_v3:DeepseekV3",
+    "Glm4MoeLiteForCausalLM": "weft.models.glm4_moe_lite:Glm4MoeLite",
+    "MiniCPM3ForCausalLM": "weft.models.minicpm3:MiniCPM3",
+    "YoutuForCausalLM": "weft.models.youtu:Youtu",
 }
 
 # Ways to run an architecture that is not among MODELS.

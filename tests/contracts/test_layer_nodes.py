@@ -66,7 +66,7 @@ def own_families() -> list[str]:
         import transformers
 
         config = transformers.AutoConfig.for_model(family.split(" ")[0])
-        cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config))
+        cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
         cls = cls[0] if isinstance(cls, tuple) else cls
         if cls is not None and cls.__name__ in MODELS:
             names.append(family)
@@ -92,6 +92,9 @@ def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
 
         def take(self, name: str, *shape: int) -> Tensor:
             return torch.empty(*shape, dtype=config.dtype, device="cuda")
+
+        def take_float(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=torch.float32, device="cuda")
 
         take_matrix = take
 

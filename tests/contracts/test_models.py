@@ -55,7 +55,16 @@ SIZES = {
     "linear_value_head_dim": 8,
 }
 
-CHANGES: dict[str, dict[str, Any]] = {}
+LATENT = {"num_key_value_heads": 4, "head_dim": 4}
+"""The heads of latent attention; `head_dim` is that of `qk_rope_head_dim`."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": {**LATENT, "topk_method": "group_limited_greedy"},
+    "DeepseekV3ForCausalLM": LATENT,
+    "Glm4MoeLiteForCausalLM": LATENT,
+    "MiniCPM3ForCausalLM": LATENT,
+    "YoutuForCausalLM": LATENT,
+}
 """Other values for architectures whose configs refuse those of `SIZES`."""
 
 # Architectures that transformers does not have, and those of the same decoder that it has.
@@ -76,10 +85,13 @@ def save(architecture: str, directory: Path) -> Any:
     default = config_class()
     known = {*default.to_dict(), *default.attribute_map}
     sizes = {key: value for key, value in SIZES.items() if key in known}
-    oracle = oracle_class(config_class(**sizes, **CHANGES.get(architecture, {}))).eval()
+    oracle = oracle_class(config_class(**{**sizes, **CHANGES.get(architecture, {})})).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in oracle.named_buffers():
+            if name.endswith("correction_bias"):  # of experts, in multiples that 16 bits have
+                buffer.copy_(torch.randint(-8, 8, buffer.shape) / 64)
     oracle.save_pretrained(directory)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
@@ -180,6 +192,9 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
     class FakeWeights:
         def take(self, name: str, *shape: int) -> Tensor:
             return torch.empty(*shape, dtype=config.dtype, device="cuda")
+
+        def take_float(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=torch.float32, device="cuda")
 
         take_matrix = take
 

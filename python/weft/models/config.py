@@ -70,8 +70,7 @@ class ModelConfig:
     gates, unless `gated_mlp` is False. With `fused_projections` a checkpoint has `qkv_proj` and `gate_up_proj`. The
     scales multiply embeddings, the outputs of a layer's parts, and logits. A soft cap c above 0 turns x into c tanh(x /
     c). `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
-    `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
-    `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
+    `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means `pages` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
     `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint. `data` is the
     content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds
     the texts that the model will read, if that is known.
@@ -119,13 +118,17 @@ class ModelConfig:
     max_seq_len: int | None = None
 
     @property
+    def pages(self) -> Pages:
+        """What a layer keeps of each position, unless `memories` says otherwise. It has no window."""
+        return Pages(self.num_kv_heads, self.head_dim, self.head_dim)
+
+    @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:
         """The memory of each layer, in order."""
         if self.memories:
             return self.memories
         windows = self.windows or (0,) * self.num_layers
-        sizes = self.num_kv_heads, self.head_dim, self.head_dim
-        return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
+        return tuple(LayerMemory(replace(self.pages, window=Window(size))) for size in windows)
 
     @property
     def layer_ropes(self) -> tuple[Rope | None, ...]:
@@ -191,8 +194,14 @@ def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     return tuple(known[kind] for kind in kinds)
 
 
-def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: Any) -> ModelConfig:
-    """Parse the config of a decoder. `traits` are fields of `ModelConfig` that the architecture fixes; the others are
+def parse_decoder(
+    data: Mapping[str, Any],
+    where: str,
+    windowed: bool = False,
+    config_class: type[ModelConfig] = ModelConfig,
+    **traits: Any,
+) -> ModelConfig:
+    """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are
     those of Llama. `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
     refuse_quantized(fields)
@@ -232,7 +241,7 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
     }
     if "rope" not in traits:
         values["rope"] = parse_rope(fields, head_dim, max_position)
-    return ModelConfig(**values)
+    return config_class(**values)
 
 
 def refuse_quantized(fields: Fields) -> None:
