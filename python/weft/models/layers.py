@@ -138,7 +138,7 @@ class DecoderLayer:
         self.mixer = mixer
         self.mlp = mlp
         norm, names = norms(config, weights, prefix), config.norm_names
-        self.norms = [name and norm(name) for name in names]
+        self.norms = [norm(name) if name else None for name in names]
 
     def add_to_(self, stream: Residual, rows: Rows, memory: LayerViews, also: Tensor | None = None) -> None:
         """Add this layer's output to the residual stream. `also` receives a copy of the result."""
@@ -170,7 +170,7 @@ def pairs(weight: Tensor, head_dim: int, num_pairs: int | None = None) -> Tensor
     1) for its R = `num_pairs` rotated pairs, by default D / 2. The result, when flattened, has the shape of
     `weight`."""
     count = head_dim // 2 if num_pairs is None else num_pairs
-    heads = weight.reshape(-1, head_dim, *weight.shape[1:]) if weight.dim() < 3 else weight
+    heads: Tensor = weight.reshape(-1, head_dim, *weight.shape[1:]) if weight.dim() < 3 else weight
     if 2 * count == head_dim:  # a view: nothing is copied
         return heads.unflatten(1, (2, count)).transpose(1, 2)
     if count == 0 or heads.is_meta:  # torch would import its compiler to concatenate
