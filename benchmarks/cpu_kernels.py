@@ -23,8 +23,9 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.models.config import DTYPES, Rope
+from weft.models.config import DTYPES
 from weft.models.memory import Pages
+from weft.models.rope import Rope
 from weft.ops.activation import SWIGLU
 from weft.ops.attention import Heads, Rows, attend
 from weft.ops.linear import Linear, Norm

@@ -15,8 +15,10 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
+#include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/recur.h"
@@ -85,10 +87,12 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
 Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
              Address down_bias, int dtype, bool gated, bool tiled, int function, float slope, float limit, float shift,
              std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
-             std::int64_t x_row, std::int64_t out_row, int threads, Address live) {
+             std::int64_t x_row, std::int64_t out_row, int threads, Address live, Address residual,
+             std::int64_t residual_row) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
+  call.residual = pointer<const float>(residual), call.residual_row = residual_row;
   call.up = pointer<const void>(up), call.down = pointer<const void>(down);
   call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
   call.dtype = static_cast<DType>(dtype), call.gated = gated, call.tiled = tiled;
@@ -97,6 +101,32 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
   call.x_row = x_row, call.out_row = out_row, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
+}
+
+Made choose(Address logits, Address bias, Address index, Address weights, std::int64_t rows, std::int64_t logits_row,
+            int scores, bool renormalizes, bool shared_gate, float scale, std::int64_t experts, std::int64_t chosen,
+            std::int64_t groups, std::int64_t top_groups, std::int64_t group_top, std::int64_t shared, Address x,
+            Address norm, Address out, std::int64_t width, std::int64_t x_row, std::int64_t out_row, float eps,
+            int threads, Address live) {
+  ChooseCall call{};
+  call.logits = pointer<const float>(logits), call.bias = pointer<const float>(bias);
+  call.index = pointer<std::int64_t>(index), call.weights = pointer<float>(weights);
+  call.rows = rows, call.logits_row = logits_row;
+  call.choice = {static_cast<Scores>(scores),
+                 renormalizes,
+                 shared_gate,
+                 scale,
+                 experts,
+                 chosen,
+                 groups,
+                 top_groups,
+                 group_top,
+                 shared};
+  call.norm.x = pointer<const float>(x), call.norm.weight = pointer<const float>(norm);
+  call.norm.out = pointer<float>(out), call.norm.width = width;
+  call.norm.x_row = x_row, call.norm.out_row = out_row, call.norm.eps = eps;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return kernel_of([call] { choose_cpu(call); });
 }
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
@@ -113,16 +143,18 @@ Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::in
   return kernel_of([call] { rms_norm_cpu(call); });
 }
 
-Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address cache,
-            Address out, Address page_table, Address base, Address count, Address starts, std::int64_t rows,
-            std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads, std::int64_t key_size,
-            std::int64_t value_size, std::int64_t page_size, std::int64_t token_size, std::int64_t values,
-            std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs, std::int64_t window,
-            std::int64_t sinks, float eps, float scale, float softcap, int threads) {
+Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address gate,
+            Address cache, Address out, Address page_table, Address base, Address count, Address starts,
+            std::int64_t rows, std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads,
+            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, std::int64_t token_size,
+            std::int64_t values, std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs,
+            std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads, std::int64_t window,
+            std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps, float scale, float softcap,
+            int threads) {
   AttendCall call{};
   call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
   call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
-  call.sink_logits = pointer<const float>(sink_logits);
+  call.sink_logits = pointer<const float>(sink_logits), call.gate = pointer<const float>(gate);
   call.cache = pointer<float>(cache), call.out = pointer<float>(out);
   call.page_table = pointer<const std::int32_t>(page_table);
   call.base = pointer<const std::int64_t>(base), call.count = pointer<const std::int64_t>(count);
@@ -130,10 +162,42 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   call.rows = rows, call.width = width, call.offset = offset;
   call.heads = heads, call.kv_heads = kv_heads, call.key_size = key_size, call.value_size = value_size;
   call.page_size = page_size, call.token_size = token_size, call.values = values, call.table_width = table_width;
-  call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs;
-  call.window = window, call.sinks = sinks;
+  call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs, call.first_rotated = first_rotated;
+  call.q_norm_heads = q_norm_heads, call.k_norm_heads = k_norm_heads;
+  call.window = window, call.sinks = sinks, call.qkv_row = qkv_row, call.gate_row = gate_row;
   call.eps = eps, call.scale = scale, call.softcap = softcap, call.threads = threads;
   return kernel_of([call] { attend_cpu(call); });
+}
+
+HeadsCall heads_call(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                     std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                     std::int64_t out_row, int threads, Address live) {
+  HeadsCall call{};
+  call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.out = pointer<float>(out);
+  call.dtype = static_cast<DType>(dtype), call.tiled = tiled;
+  call.rows = rows, call.heads = heads, call.inputs = inputs, call.outputs = outputs;
+  call.x_row = x_row, call.x_head = inputs, call.out_row = out_row, call.out_head = outputs;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return call;
+}
+
+Made latent_queries(Address x, Address latent, Address panels, Address norm, int dtype, bool tiled, Address out,
+                    std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
+                    std::int64_t rotated, std::int64_t x_row, std::int64_t latent_row, std::int64_t out_row, float eps,
+                    int threads, Address live) {
+  LatentCall call{};
+  call.queries = heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  call.latent = pointer<const float>(latent), call.latent_row = latent_row, call.rotated = rotated;
+  call.norm = pointer<const float>(norm), call.eps = eps;
+  return kernel_of([call] { latent_queries_cpu(call); });
+}
+
+Made multiply_heads(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                    std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                    std::int64_t out_row, int threads, Address live) {
+  const HeadsCall call =
+      heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  return kernel_of([call] { multiply_heads_cpu(call); });
 }
 
 Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> &sizes,
@@ -395,6 +459,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
   m.def("experts_cpu", &experts);
+  m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
@@ -402,6 +467,8 @@ void bind_kernels(nb::module_ &m) {
   m.def("rms_norm_cpu", &rms_norm);
   m.def("add_norm_cpu", &add_norm);
   m.def("attend_cpu", &attend);
+  m.def("latent_queries_cpu", &latent_queries);
+  m.def("multiply_heads_cpu", &multiply_heads);
   m.def("embed_cpu", &embed);
   m.def("join_norms_cpu", &join_norms);
   m.def("take_rows_cpu", &take_rows);

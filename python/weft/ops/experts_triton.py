@@ -2,7 +2,7 @@
 
 `sort_kernel` sorts the choices (a row and one of its experts) by expert. `experts_kernel` multiplies the sorted rows by
 their experts' weights, once for the up projection with its activation and once for the down projection.
-`combine_kernel` adds the weighted results of each row, in the order of its choices.
+`combine_kernel` adds the weighted results of each row, in the order of its choices, and then the residual.
 
 A program of `experts_kernel` computes a tile of outputs for up to BM rows of one expert. It finds them among the
 experts' first sorted rows. There are as many programs as any choice of experts needs; the others end at once, so the
@@ -151,9 +151,10 @@ def experts_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["Live"])
 def combine_kernel(
-    Sorted, Places, Weights, Live, Out, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+    Sorted, Places, Weights, Residual, Live, Out, residual_row, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Sorted: [places, H], Weights: float32 [rows, CHOSEN]."""
+    """Sorted: [places, H], Weights: float32 [rows, CHOSEN], Residual: [rows, H] or None."""
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     if is_padding(row, Live):
@@ -165,6 +166,8 @@ def combine_kernel(
         if place >= 0:
             weight = tl.load(Weights + row * CHOSEN + j)
             total += weight * tl.load(Sorted + place * H + h, mask=h < H, other=0.0).to(tl.float32)
+    if Residual is not None:
+        total += tl.load(Residual + row * residual_row + h, mask=h < H, other=0.0).to(tl.float32)
     tl.store(Out + row * out_row + h, total.to(Out.dtype.element_ty), mask=h < H)
 
 
@@ -183,6 +186,7 @@ def experts(
     shift: float,
     out: Tensor,
     live: Tensor | None = None,
+    residual: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
     """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H]. down:
@@ -218,5 +222,6 @@ def experts(
             **chain, num_warps=tiles.warps,
         )  # fmt: skip
     combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
-        results, places, weights, live, out, out.stride(0), out.shape[1], chosen, COMBINE_BLOCK, **chain
-    )
+        results, places, weights, residual, live, out, 0 if residual is None else residual.stride(0), out.stride(0),
+        out.shape[1], chosen, COMBINE_BLOCK, **chain,
+    )  # fmt: skip
