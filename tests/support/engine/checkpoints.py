@@ -107,7 +107,7 @@ def save_eagle3(
         "draft_vocab_size": draft_vocab,
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, layers // 2, layers - 1]},
+        "eagle_aux_hidden_state_layer_ids": [1, layers // 2, layers - 1],
     }
     (path / "config.json").write_text(json.dumps(config))
 
