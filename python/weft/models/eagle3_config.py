@@ -33,11 +33,11 @@ class Eagle3Config:
     aux_layers: tuple[int, ...]
     target_hidden_size: int
     draft_vocab_size: int
-    norm_before_residual: bool
-    norm_before_fc: bool
-    fc_norm: bool
-    norm_output: bool
-    fc_bias: bool
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+    fc_bias: bool = False
 
 
 def parse_eagle3(data: Mapping[str, Any], target: ModelConfig, where: str) -> Eagle3Config:
