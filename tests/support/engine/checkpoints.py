@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, model_type: str, seed: int = 0, **overrides: Any
             "eos_token_id": tiny["eos_token_id"],
             "pad_token_id": tiny.get("pad_token_id"),
             "tie_word_embeddings": False,
-            **MODEL_TYPES[model_type],
+            **MODEL_TYPES.get(model_type, {}),
             **overrides,
         },
     )
