@@ -18,6 +18,7 @@
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
+#include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/pack.h"
@@ -303,8 +304,8 @@ RecurrentCache recurrent_cache(Address base, Address decay, Address key, Address
 }
 
 Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address q, Address k, Address v, Address decay,
-           Address beta, Address rates, Address out, std::int64_t q_row, std::int64_t k_row, std::int64_t v_row,
-           std::int64_t decay_row, std::int64_t beta_row, int threads) {
+           Address beta, Address rates, Address gate_rates, Address gate_bias, Address out, std::int64_t q_row,
+           std::int64_t k_row, std::int64_t v_row, std::int64_t decay_row, std::int64_t beta_row, int threads) {
   const RecurCall call{rows,
                        cache,
                        pointer<const float>(q),
@@ -313,6 +314,8 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        pointer<const float>(decay),
                        pointer<const float>(beta),
                        pointer<const float>(rates),
+                       pointer<const float>(gate_rates),
+                       pointer<const float>(gate_bias),
                        pointer<float>(out),
                        q_row,
                        k_row,
@@ -322,6 +325,23 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        static_cast<Decay>(kind),
                        threads};
   return kernel_of([call] { recur_cpu(call); });
+}
+
+Made gated_norm(Address x, Address gate, Address weight, Address out, std::int64_t rows, std::int64_t heads,
+                std::int64_t size, std::int64_t x_row, std::int64_t gate_row, float eps, int threads, Address live) {
+  const GatedNormCall call{pointer<const float>(x),
+                           pointer<const float>(gate),
+                           pointer<const float>(weight),
+                           pointer<float>(out),
+                           rows,
+                           heads,
+                           size,
+                           x_row,
+                           gate_row,
+                           eps,
+                           threads,
+                           pointer<const std::int64_t>(live)};
+  return kernel_of([call] { gated_norm_cpu(call); });
 }
 
 Made settle_recurrence(const RecurrentCache &cache, int kind, Address rates, Address target, Address slots,
@@ -479,6 +499,7 @@ void bind_kernels(nb::module_ &m) {
   nb::class_<RecurrentCache>(m, "RecurrentCache");
   m.def("recurrent_cache", &recurrent_cache);
   m.def("recur_cpu", &recur);
+  m.def("gated_norm_cpu", &gated_norm);
   m.def("settle_recurrence_cpu", &settle_recurrence);
   nb::class_<ConvolutionCache>(m, "ConvolutionCache");
   m.def("convolution_cache", &convolution_cache);

@@ -388,6 +388,23 @@ def recur_cpu(
     arg13: int,
     arg14: int,
     arg15: int,
+    arg16: int,
+    arg17: int,
+    /,
+) -> Kernel: ...
+def gated_norm_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: float,
+    arg10: int,
+    arg11: int,
     /,
 ) -> Kernel: ...
 def settle_recurrence_cpu(
