@@ -51,7 +51,8 @@ def shared_mixture(
         raise fields.error("topk_group", f"is {top_groups}; there are {groups} groups")
     if top_k > count // groups * top_groups:
         raise fields.error(
-            "num_experts_per_tok", f"is {top_k}; the chosen groups have {count // groups * top_groups} experts"
+            "num_experts_per_tok",
+            f"is {top_k}; the chosen groups have {count // groups * top_groups} experts",
         )
     shared = fields.integer("n_shared_experts", 0, least=0)
     scale = fields.number("routed_scaling_factor", 1.0)

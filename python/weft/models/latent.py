@@ -85,10 +85,10 @@ class LatentAttention:
             biases = [first_bias, kv_bias]
         self.down = Linear([first, paired(kv_down, latent)], biases)
         size = plain + config.value_size
-        kv_up = weights.take_matrix(f"{prefix}kv_b_proj.weight", heads * size, latent).view(heads, size, latent)
-        self.queries = LatentQueries(
-            q_up, kv_up[:, :plain], q_norm, norm("kv_a_layernorm", latent), rotated
+        kv_up = weights.take_matrix(f"{prefix}kv_b_proj.weight", heads * size, latent).view(
+            heads, size, latent
         )
+        self.queries = LatentQueries(q_up, kv_up[:, :plain], q_norm, norm("kv_a_layernorm", latent), rotated)
         self.values = LatentValues(kv_up[:, plain:])
         self.output = Linear(
             weights.take_matrix(f"{prefix}o_proj.weight", hidden, heads * config.value_size),
