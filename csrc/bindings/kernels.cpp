@@ -18,6 +18,7 @@
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
+#include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/pack.h"
@@ -34,10 +35,34 @@ namespace {
 using Address = std::uintptr_t;
 using Made = std::unique_ptr<Kernel>;
 
+// out = x + norm(rows), `count` rows of `width` floats.
+NormCall add_norm_call(Address x, std::int64_t x_row, Address rows, std::int64_t rows_row, Address weight, float eps,
+                       Address out, std::int64_t out_row, std::int64_t count, std::int64_t width, Address live) {
+  return {pointer<const float>(rows),
+          pointer<const float>(weight),
+          pointer<float>(out),
+          count,
+          width,
+          rows_row,
+          out_row,
+          eps,
+          pointer<const std::int64_t>(live),
+          pointer<const float>(x),
+          x_row};
+}
+
+Made add_norm(Address x, Address rows, Address weight, Address out, std::int64_t count, std::int64_t width,
+              std::int64_t x_row, std::int64_t rows_row, std::int64_t out_row, float eps, int threads, Address live) {
+  const NormCall call = add_norm_call(x, x_row, rows, rows_row, weight, eps, out, out_row, count, width, live);
+  return kernel_of([call, threads] { rms_norm_cpu(call, threads); });
+}
+
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
             std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool gated, int function,
-            float slope, float limit, float shift, float scale, float softcap, bool tiled, int threads, Address live) {
+            float slope, float limit, float shift, float scale, float softcap, bool tiled, int threads, Address live,
+            Address added, Address added_norm, std::int64_t added_row, float added_eps, Address total,
+            std::int64_t total_row) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
@@ -50,7 +75,14 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   call.activation = {static_cast<Function>(function), slope, limit, shift};
   call.scale = scale, call.softcap = softcap;
   call.live = pointer<const std::int64_t>(live);
-  return kernel_of([call] { linear_cpu(call); });
+  if (!added) return kernel_of([call] { linear_cpu(call); });
+  const NormCall sum =
+      add_norm_call(x, x_row, added, added_row, added_norm, added_eps, total, total_row, rows, inputs, live);
+  call.x = sum.out, call.x_row = total_row;
+  return kernel_of([call, sum] {
+    rms_norm_cpu(sum, call.threads);
+    linear_cpu(call);
+  });
 }
 
 Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
@@ -272,8 +304,8 @@ RecurrentCache recurrent_cache(Address base, Address decay, Address key, Address
 }
 
 Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address q, Address k, Address v, Address decay,
-           Address beta, Address rates, Address out, std::int64_t q_row, std::int64_t k_row, std::int64_t v_row,
-           std::int64_t decay_row, std::int64_t beta_row, int threads) {
+           Address beta, Address rates, Address gate_rates, Address gate_bias, Address out, std::int64_t q_row,
+           std::int64_t k_row, std::int64_t v_row, std::int64_t decay_row, std::int64_t beta_row, int threads) {
   const RecurCall call{rows,
                        cache,
                        pointer<const float>(q),
@@ -282,6 +314,8 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        pointer<const float>(decay),
                        pointer<const float>(beta),
                        pointer<const float>(rates),
+                       pointer<const float>(gate_rates),
+                       pointer<const float>(gate_bias),
                        pointer<float>(out),
                        q_row,
                        k_row,
@@ -291,6 +325,23 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        static_cast<Decay>(kind),
                        threads};
   return kernel_of([call] { recur_cpu(call); });
+}
+
+Made gated_norm(Address x, Address gate, Address weight, Address out, std::int64_t rows, std::int64_t heads,
+                std::int64_t size, std::int64_t x_row, std::int64_t gate_row, float eps, int threads, Address live) {
+  const GatedNormCall call{pointer<const float>(x),
+                           pointer<const float>(gate),
+                           pointer<const float>(weight),
+                           pointer<float>(out),
+                           rows,
+                           heads,
+                           size,
+                           x_row,
+                           gate_row,
+                           eps,
+                           threads,
+                           pointer<const std::int64_t>(live)};
+  return kernel_of([call] { gated_norm_cpu(call); });
 }
 
 Made settle_recurrence(const RecurrentCache &cache, int kind, Address rates, Address target, Address slots,
@@ -434,6 +485,7 @@ void bind_kernels(nb::module_ &m) {
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
+  m.def("add_norm_cpu", &add_norm);
   m.def("attend_cpu", &attend);
   m.def("latent_queries_cpu", &latent_queries);
   m.def("multiply_heads_cpu", &multiply_heads);
@@ -447,6 +499,7 @@ void bind_kernels(nb::module_ &m) {
   nb::class_<RecurrentCache>(m, "RecurrentCache");
   m.def("recurrent_cache", &recurrent_cache);
   m.def("recur_cpu", &recur);
+  m.def("gated_norm_cpu", &gated_norm);
   m.def("settle_recurrence_cpu", &settle_recurrence);
   nb::class_<ConvolutionCache>(m, "ConvolutionCache");
   m.def("convolution_cache", &convolution_cache);

@@ -115,6 +115,12 @@ def linear_cpu(
     arg23: bool,
     arg24: int,
     arg25: int,
+    arg26: int,
+    arg27: int,
+    arg28: int,
+    arg29: float,
+    arg30: int,
+    arg31: int,
     /,
 ) -> Kernel: ...
 def experts_cpu(
@@ -190,6 +196,21 @@ def has_tiles() -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, arg8: int, /
+) -> Kernel: ...
+def add_norm_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: float,
+    arg10: int,
+    arg11: int,
+    /,
 ) -> Kernel: ...
 def attend_cpu(
     arg0: int,
@@ -367,6 +388,23 @@ def recur_cpu(
     arg13: int,
     arg14: int,
     arg15: int,
+    arg16: int,
+    arg17: int,
+    /,
+) -> Kernel: ...
+def gated_norm_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: int,
+    arg3: int,
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    arg8: int,
+    arg9: float,
+    arg10: int,
+    arg11: int,
     /,
 ) -> Kernel: ...
 def settle_recurrence_cpu(

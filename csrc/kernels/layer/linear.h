@@ -59,16 +59,18 @@ void linear_cpu(const LinearCall &call);
 // Whether `tiled` calls can run: this build, the processor and the chosen instruction set include AMX.
 bool has_tiles();
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats, or with `live` the first *live
-// rows.
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, plus added[r] if `added` is not null, for `rows` rows of `width`
+// floats, or with `live` the first *live rows.
 struct NormCall {
   const float *x, *weight;
   float *out;
   std::int64_t rows, width, x_row, out_row;
   float eps;
   const std::int64_t *live = nullptr;
+  const float *added = nullptr;  // may be `out`
+  std::int64_t added_row = 0;
 };
 
-void rms_norm_cpu(const NormCall &call);
+void rms_norm_cpu(const NormCall &call, int threads = 1);
 
 }  // namespace weft

@@ -278,7 +278,11 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
     }
     for (; i < call.width; ++i) squares += x[i] * x[i];
     const float scale = 1 / std::sqrt(squares / static_cast<float>(call.width) + call.eps);
-    for (std::int64_t n = 0; n < call.width; ++n) out[n] = x[n] * scale * call.weight[n];
+    if (const float *added = call.added ? call.added + r * call.added_row : nullptr) {
+      for (std::int64_t n = 0; n < call.width; ++n) out[n] = added[n] + x[n] * scale * call.weight[n];
+    } else {
+      for (std::int64_t n = 0; n < call.width; ++n) out[n] = x[n] * scale * call.weight[n];
+    }
   }
 }
 

@@ -123,19 +123,33 @@ def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
     return x
 
 
+@triton.jit
+def inverse_rms(
+    rows, live, num_live, eps, K: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """1 / sqrt(mean(x²) + eps) of all rows [BM, K], whose addresses are `rows` [BM, 1]."""
+    end = tl.where(num_live > 0, K, 0)
+    squares = tl.zeros([BM, BLOCK], tl.float32)
+    for k0 in tl.range(0, end, BLOCK, num_stages=STAGES):
+        x = load_inputs(rows, k0 + tl.arange(0, BLOCK), live, K, K % BLOCK == 0).to(tl.float32)
+        squares += x * x
+    return tl.rsqrt(tl.sum(squares, 1) / K + eps)
+
+
 @triton.jit(
-    do_not_specialize=["rows", "eps", "slope", "limit", "shift", "scale", "softcap"],
+    do_not_specialize=["rows", "eps", "added_eps", "slope", "limit", "shift", "scale", "softcap"],
     do_not_specialize_on_alignment=["Live"],
 )
 def linear_kernel(
-    X, W, Bias, Norm, Residual, Live, Out, Also, Parts, Counters, rows, x_row, residual_row, out_row, also_row, eps,
-    slope, limit, shift, scale, softcap, N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, SHARES: tl.constexpr, GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr,
-    CAPPED: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
-    CHAINED: tl.constexpr,
+    X, W, Bias, Norm, Residual, Live, Out, Also, Added, AddedNorm, Total, Parts, Counters, rows, x_row, residual_row,
+    out_row, also_row, added_row, total_row, eps, added_eps, slope, limit, shift, scale, softcap,
+    N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
+    GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr, CAPPED: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program multiplies a share of the inputs for a tile of outputs. If SHARES > 1, Parts: float32 [tiles, SHARES,
-    BM * BN + BM], Counters: int32 [tiles], zero before and after."""
+    BM * BN + BM], Counters: int32 [tiles], zero before and after. With Added [rows, K], the inputs are X + norm(Added),
+    and the programs of the first tile write them to Total. Added needs EARLY to be false."""
     tile = tl.program_id(0)
     share = tl.program_id(1)
     PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
@@ -161,6 +175,9 @@ def linear_kernel(
     acc = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM, BK], tl.float32)
     x_rows = X + m[:, None] * x_row
+    if Added is not None:
+        added_rows = Added + m[:, None] * added_row
+        added_scale = inverse_rms(added_rows, live, rows, added_eps, K, BM, 4 * BK, STAGES)
     w_rows = W + n[:, None].to(tl.int64) * K
     for k0 in tl.range(low, high, BK, num_stages=STAGES):
         k = k0 + tl.arange(0, BK)
@@ -181,6 +198,12 @@ def linear_kernel(
                 x = load_inputs(x_rows, k, live, K, EVEN)
         else:
             x = load_inputs(x_rows, k, live, K, EVEN)
+        if Added is not None:
+            added = load_inputs(added_rows, k, live, K, EVEN).to(tl.float32)
+            weight = tl.load(AddedNorm + k, mask=k < K, other=0.0).to(tl.float32)
+            x = (x.to(tl.float32) + added * added_scale[:, None] * weight[None, :]).to(X.dtype.element_ty)
+            written = live[:, None] & (k < K)[None, :] & (tile == 0)
+            tl.store(Total + m[:, None] * total_row + k[None, :], x, mask=written)
         if Norm is not None:
             f = x.to(tl.float32)
             squares += f * f
@@ -250,6 +273,10 @@ def linear(
     out: Tensor,
     also: Tensor | None = None,
     live: Tensor | None = None,
+    added: Tensor | None = None,
+    added_norm: Tensor | None = None,
+    added_eps: float = 0.0,
+    total: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
     """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous;
@@ -265,12 +292,16 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, weight, bias, norm, residual, live, out, also, parts, arrived, rows, x.stride(0),
-        0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
+        x, weight, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived, rows, x.stride(0),
+        row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total), eps, added_eps,
         *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
-        *constants_of(epilogue), tiles.stages, variant.early, variant.prefetch_bytes,
+        *constants_of(epilogue), tiles.stages, variant.early and added is None, variant.prefetch_bytes,
         prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip
+
+
+def row_stride(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.stride(0)
 
 
 def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
@@ -324,6 +355,6 @@ def activate(
     [N, 2 I], gates before ups. `out` may be `sums` without gates, or `residual`."""
     rows, inner = out.shape
     activate_kernel[(rows, triton.cdiv(inner, ACTIVATE_BLOCK))](
-        sums, residual, live, out, inner, sums.stride(0), 0 if residual is None else residual.stride(0),
-        out.stride(0), *numbers_of(epilogue), *constants_of(epilogue), ACTIVATE_BLOCK,
+        sums, residual, live, out, inner, sums.stride(0), row_stride(residual), out.stride(0),
+        *numbers_of(epilogue), *constants_of(epilogue), ACTIVATE_BLOCK,
     )  # fmt: skip

@@ -54,6 +54,20 @@ def norm_kernel(X, Norm, Live, Out, eps, x_row, out_row, H, BLOCK: tl.constexpr,
     tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
 
 
+@triton.jit(do_not_specialize=["eps"], do_not_specialize_on_alignment=["Live"])
+def add_norm_kernel(
+    X, Rows, Norm, Live, Out, eps, x_row, rows_row, out_row, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+):  # fmt: skip
+    begin(CHAINED)
+    row = tl.program_id(0).to(tl.int64)
+    if is_padding(row, Live):
+        return
+    h = tl.arange(0, BLOCK)
+    value = normed(Rows + row * rows_row, 1.0, Norm, eps, h, H)
+    value += tl.load(X + row * x_row + h, mask=h < H, other=0.0).to(tl.float32)
+    tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
+
+
 @triton.jit(do_not_specialize=["scale", "embed_eps", "hidden_eps"], do_not_specialize_on_alignment=["Live"])
 def join_norms_kernel(
     Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, scale, embed_eps, hidden_eps, hidden_row, V, H,
@@ -101,6 +115,17 @@ def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None
     norm_kernel[(x.shape[0],)](
         x, weight, live, out, eps, x.stride(0), out.stride(0), size, triton.next_power_of_2(size),
         **chain_options(out), num_warps=_warps(size),
+    )  # fmt: skip
+
+
+def add_norm(
+    x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None
+) -> None:
+    """Launch `weft.ops.linear.add_norm`."""
+    size = x.shape[1]
+    add_norm_kernel[(x.shape[0],)](
+        x, rows, weight, live, out, eps, x.stride(0), rows.stride(0), out.stride(0), size,
+        triton.next_power_of_2(size), **chain_options(out), num_warps=_warps(size),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
-from weft.ops.linear import Linear, Norm
+from weft.ops.linear import Added, Linear, Norm
 
 EPS = 1e-5
 
@@ -24,6 +24,9 @@ class Case:
     rows: int = 5
     bias: bool = False
     norm: bool = False
+    added: bool = False
+    wide_norms: bool = False
+    """The weights of norms are float32."""
     residual: bool = False
     activation: Activation | None = None
     gated: bool = False
@@ -32,7 +35,11 @@ class Case:
     dtype: str = "float32"
 
     def __str__(self) -> str:
-        flags = [name for name in ("bias", "norm", "residual", "gated") if getattr(self, name)]
+        flags = [
+            name
+            for name in ("bias", "norm", "added", "wide_norms", "residual", "gated")
+            if getattr(self, name)
+        ]
         if self.activation is not None:
             flags.append(self.activation.function.name.lower())
         flags += [name for name, off in (("scale", 1), ("softcap", 0)) if getattr(self, name) != off]
@@ -76,6 +83,11 @@ CASES = (
     Case(200, 96, rows=16, norm=True, scale=3.0, softcap=1.5),
     Case(96, 130, bias=True, residual=True, softcap=2.0),
     Case(96, 260, norm=True, residual=True, scale=0.22, softcap=2.0, dtype="float16"),
+    Case(130, 260, norm=True, added=True),
+    Case(96, 1040, rows=16, added=True, residual=True),
+    Case(202, 515, rows=7, norm=True, added=True, bias=True, activation=SWIGLU, gated=True),
+    Case(96, 520, norm=True, added=True, wide_norms=True, dtype="float16"),
+    Case(96, 512, norm=True, residual=True, wide_norms=True, dtype="float16"),
 )
 
 
@@ -86,15 +98,23 @@ class Inputs:
         generator = torch.Generator().manual_seed(7)
         dtype = getattr(torch, case.dtype)
 
-        def random(*shape: int, scale: float = 1.0, mean: float = 0.0) -> Tensor:
+        def random(*shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype = dtype) -> Tensor:
             return (torch.randn(*shape, generator=generator) * scale + mean).to(device, dtype)
+
+        def norm() -> Norm:
+            kind = torch.float32 if case.wide_norms else dtype
+            return Norm(random(case.inputs, scale=0.2, mean=1.0, dtype=kind), EPS)
 
         self.case = case
         self.x = random(case.rows, case.inputs + 8)[:, : case.inputs]
         self.weight = random(case.outputs, case.inputs, scale=case.inputs**-0.5)
         self.bias = random(case.outputs) if case.bias else None
-        self.norm = Norm(random(case.inputs, scale=0.2, mean=1.0), EPS) if case.norm else None
+        self.norm = norm() if case.norm else None
         self.residual = random(case.rows, case.results + 8)[:, : case.results] if case.residual else None
+        self.added = None
+        if case.added:
+            rows = random(case.rows, case.inputs + 16)[:, 8:-8]
+            self.added = Added(rows, norm(), self.x.new_zeros(case.rows, case.inputs + 8)[:, : case.inputs])
 
     def linear(self) -> Linear:
         """Return the device's operation."""
@@ -108,9 +128,16 @@ class Inputs:
             softcap=case.softcap,
         )
 
+    def wanted_total(self) -> Tensor:
+        """Return the input of the product before its norm, in float64."""
+        x = self.x.double()
+        if self.added is None:
+            return x
+        return x + F.rms_norm(self.added.rows.double(), x.shape[1:], self.added.norm.weight.double(), EPS)
+
     def wanted(self) -> Tensor:
         """Return the result in float64."""
-        x = self.x.double()
+        x = self.wanted_total()
         if self.norm is not None:
             x = F.rms_norm(x, x.shape[1:], self.norm.weight.double(), EPS)
         y = F.linear(x, self.weight.double(), None if self.bias is None else self.bias.double())
@@ -125,7 +152,8 @@ class Inputs:
     def run(self, linear: Callable[..., Tensor] | None = None) -> Tensor:
         """Return the result of the device's operation, or of a function with the arguments of `Linear.__call__`."""
         linear = linear or self.linear()
-        return linear(self.x, self.norm, residual=self.residual)
+        added = {} if self.added is None else {"added": self.added}
+        return linear(self.x, self.norm, residual=self.residual, **added)
 
     def error(self, got: Tensor) -> float:
         """Return the largest error, relative to the largest value."""

@@ -15,7 +15,7 @@ from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
 from weft.ops.activation import SWIGLU, Activation, Function
-from weft.ops.linear import Linear, Norm
+from weft.ops.linear import Added, Linear, Norm, add_norm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
@@ -191,6 +191,58 @@ def test_tiles_take_weights_exactly_and_floats_nearly() -> None:
     torch.testing.assert_close(
         Linear(torch.ones(1, 1).bfloat16(), tiled=True)(ends), ends, equal_nan=True, rtol=0, atol=0
     )
+
+
+@rest_slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_a_norm_of_other_rows_is_added_first(
+    threads: int, kind: tuple[torch.dtype, bool], has_norm: bool
+) -> None:
+    dtype, tiled = kind
+    for inputs, outputs in ((31, 70), (192, 300)):
+        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), tiled=tiled)
+        norm, after = Norm(torch.rand(inputs) + 0.5, 1e-5), Norm(torch.rand(inputs) + 0.5, 1e-6)
+        before = norm if has_norm else None
+        for rows in (1, 7, 17, 120):
+            x, y = torch.randn(rows, inputs + 1)[:, 1:], torch.randn(rows, inputs + 3)[:, :inputs]
+            total = torch.full((rows, inputs + 2), -7.0)
+            out = linear(x, before, added=Added(y, after, total[:, :inputs]))
+            close(total[:, :inputs], x + normed(y, after))
+            assert (total[:, inputs:] == -7).all()
+            assert torch.equal(add_norm(x, y, after), total[:, :inputs])
+            assert torch.equal(out, linear(total[:, :inputs], before))
+            for row in range(0, rows, 5):
+                one = torch.empty(1, inputs)
+                alone = linear(x[row : row + 1], before, added=Added(y[row : row + 1], after, one))
+                assert torch.equal(alone[0], out[row]) and torch.equal(one[0], total[row, :inputs])
+            live = torch.tensor([rows // 2])
+            cut, of_cut = torch.full((rows, inputs), -7.0), torch.full((rows, outputs), -7.0)
+            linear(x, before, added=Added(y, after, cut), out=of_cut, live=live)
+            assert (
+                torch.equal(cut[: rows // 2], total[: rows // 2, :inputs]) and (cut[rows // 2 :] == -7).all()
+            )
+            assert torch.equal(of_cut[: rows // 2], out[: rows // 2]) and (of_cut[rows // 2 :] == -7).all()
+
+
+def test_the_total_is_a_place_of_its_own() -> None:
+    linear, norm = Linear(torch.randn(4, 4)), Norm(torch.ones(4), 1e-5)
+    x, y, residual = torch.randn(3, 2, 4)
+    for total in (x, y, residual):
+        with pytest.raises(InputError, match="neither x nor the added rows nor the residual"):
+            linear(x, added=Added(y, norm, total), residual=residual)
+    with pytest.raises(InputError, match="one shape"):
+        linear(x, added=Added(y, norm, torch.empty(1, 4)))
+
+
+def test_a_norm_is_added_in_place() -> None:
+    x, y, norm = torch.randn(5, 33), torch.randn(5, 33), Norm(torch.rand(33) + 0.5, 1e-5)
+    expected, live = add_norm(x, y, norm), torch.tensor([3])
+    before = x.clone(), y.clone()
+    assert add_norm(x, y, norm, x, live) is x
+    assert torch.equal(x[:3], expected[:3]) and torch.equal(x[3:], before[0][3:])
+    add_norm(before[0], y, norm, y, live)
+    assert torch.equal(y[:3], expected[:3]) and torch.equal(y[3:], before[1][3:])
 
 
 def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:

@@ -17,7 +17,7 @@ from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.linear import Case
 from support.kernels.linear import Inputs as CaseInputs
 from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
-from weft.ops.linear import Norm
+from weft.ops.linear import Norm, add_norm
 from weft.ops.rows import embed, join_norms, take_rows
 
 SIZES = (64, 100, 1500)
@@ -48,6 +48,7 @@ class Inputs:
         self.hidden = random(len(self.tokens), size + 8)[:, :size]
         self.norms = Norm(random(size), 1e-5), Norm(random(size), 1e-6)
         self.x = random(3, 4, size)
+        self.others = random(len(self.tokens), size + 4)[:, :size]
         self.index = torch.tensor([2, 0, 3])
 
     def wanted(self) -> dict[str, Tensor]:
@@ -62,6 +63,7 @@ class Inputs:
             "embed": embedded,
             "scaled": scaled,
             "norm": second,
+            "add_norm": self.others.double() + second,
             "join_norms": torch.cat((first, second), 1),
             "take_rows": self.x[torch.arange(3), self.index],
         }
@@ -80,6 +82,7 @@ def test_the_cpus_rows_match_plain_torch(size: int) -> None:
         "embed": embed(inputs.weight, inputs.tokens, torch.float32),
         "scaled": embed(inputs.weight, inputs.tokens, torch.float32, scale=SCALE),
         "norm": inputs.norms[1](inputs.hidden),
+        "add_norm": add_norm(inputs.others, inputs.hidden, inputs.norms[1]),
         "join_norms": join_norms(
             inputs.weight, inputs.tokens, inputs.norms[0], inputs.hidden, inputs.norms[1], None, SCALE
         ),
@@ -128,7 +131,8 @@ def touched(live: int) -> list[str]:
     inputs = Inputs(100, torch.float32)
     first, second = inputs.norms
     hidden, x, gate_up = inputs.hidden[:3].clone(), inputs.x.clone(), torch.randn(3, 2 * 1100)
-    for tensor in (hidden, x, gate_up):
+    others = inputs.others[:3].clone()
+    for tensor in (hidden, x, gate_up, others):
         tensor[live:] = float("nan")
 
     def run(name: str, rows: int, out: Tensor, count: Tensor | None) -> Tensor:
@@ -136,6 +140,8 @@ def touched(live: int) -> list[str]:
             rows_triton.embed(inputs.weight, inputs.tokens[:rows], out, count)
         elif name == "norm":
             rows_triton.norm(hidden[:rows], second.weight, second.eps, out, count)
+        elif name == "add_norm":
+            rows_triton.add_norm(others[:rows], hidden[:rows], second.weight, second.eps, out, count)
         elif name == "join_norms":
             rows_triton.join_norms(
                 inputs.weight, inputs.tokens[:rows], first.weight, first.eps, hidden[:rows], second.weight, second.eps,
@@ -148,7 +154,14 @@ def touched(live: int) -> list[str]:
         return out
 
     wrong = []
-    widths = {"embed": 100, "norm": 100, "join_norms": 200, "take_rows": 100, "activate": 1100}
+    widths = {
+        "embed": 100,
+        "norm": 100,
+        "add_norm": 100,
+        "join_norms": 200,
+        "take_rows": 100,
+        "activate": 1100,
+    }
     for name, width in widths.items():
         rows = min(live, 3)
         got = run(name, 3, torch.full((3, width), 7.0), torch.tensor([live]))
@@ -172,6 +185,7 @@ def interpret() -> dict[str, Any]:
             rows_triton.embed(inputs.weight, inputs.tokens, got["embed"])
             rows_triton.embed(inputs.weight, inputs.tokens, got["scaled"], None, SCALE)
             rows_triton.norm(inputs.hidden, second.weight, second.eps, got["norm"])
+            rows_triton.add_norm(inputs.others, inputs.hidden, second.weight, second.eps, got["add_norm"])
             rows_triton.join_norms(
                 inputs.weight, inputs.tokens, first.weight, first.eps, inputs.hidden, second.weight, second.eps,
                 got["join_norms"], None, SCALE,

@@ -21,7 +21,7 @@ from weft.ops.variants import NAMED, using
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
 KERNELS = {
     *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "activate_kernel"),
-    *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
+    *("embed_kernel", "norm_kernel", "add_norm_kernel", "join_norms_kernel", "take_kernel"),
 }
 LATENT_KERNELS = {"latent_queries_kernel", "latent_values_kernel"}
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
@@ -116,8 +116,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     tokens = tensor(count, dtype=torch.int64)
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
     live = tensor(1, dtype=torch.int64)
-    gated, squared = Epilogue.of(SWIGLU, gated=True), Epilogue.of(Activation(Function.RELU_SQUARED))
-    softcapped = Epilogue.of(scale=0.5, softcap=30.0)
+    gated, softcapped = Epilogue.of(SWIGLU, gated=True), Epilogue.of(scale=0.5, softcap=30.0)
     work: list[Callable[[], Any]] = [
         attend,
         lambda: attend(settled=False),
@@ -126,6 +125,9 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         lambda: attend(counted=False, ragged=True),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x),
         lambda: rows_triton.norm(x, norm, 1e-5, x),
+        lambda: rows_triton.norm(x, tensor(hidden, dtype=torch.float32), 1e-5, x),
+        lambda: rows_triton.add_norm(x, x, norm, 1e-5, x),
+        lambda: rows_triton.add_norm(x, x, norm, 1e-5, x, live),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden)),
         lambda: linear_triton.activate(tensor(count, 2 * inner), None, gated, tensor(count, inner)),
@@ -143,8 +145,6 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             linear((heads + 2 * kv_heads) * dim, hidden, True),
             linear(hidden, heads * dim, False),
             linear(2 * inner, hidden, True, gated),
-            linear(inner, hidden, True, squared),
-            linear(2 * inner, hidden, True, softcapped),
             linear(hidden, inner, False),
             linear(hidden, inner, False, live=live),
         ]
@@ -192,6 +192,48 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
         if launch.name in ("linear_kernel", "attend_few_kernel"):
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
         if capability >= 90 and launch.name != "activate_kernel":
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "dtype", "capability"),
+    [
+        (4096, 14336, torch.bfloat16, 90),
+        (3840, 15360, torch.bfloat16, 100),
+        (2304, 9216, torch.float16, 80),
+        (320, 584, torch.float32, 90),
+    ],
+)
+def test_products_with_other_inputs_and_outputs_compile(
+    hidden: int, inner: int, dtype: torch.dtype, capability: int
+) -> None:
+    """The input is a sum with the norm of other rows; sums are activated, scaled and capped."""
+    from weft.ops import linear_triton
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        x, norm, live = tensor(8, hidden), tensor(hidden, dtype=torch.float32), tensor(1, dtype=torch.int64)
+        added = (tensor(8, hidden), norm, 1e-6, tensor(8, hidden))
+        for epilogue in (
+            Epilogue.of(Activation(Function.GELU_TANH), gated=True),
+            Epilogue.of(Activation(Function.RELU_SQUARED), scale=0.5),
+            Epilogue.of(softcap=30.0),
+        ):
+            out = tensor(8, inner)
+            weight = tensor(2 * inner if epilogue.gated else inner, hidden)
+            linear_triton.linear(x, weight, None, norm, 1e-6, None, epilogue, out)
+            linear_triton.linear(x, weight, None, norm, 1e-6, None, epilogue, out, None, live, *added)
+        linear_triton.linear(x, weight, None, None, 0.0, None, Epilogue(), out, None, None, *added)
+    assert len(found) == 7
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"it takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, f"{code.registers} registers, {code.spills} spills"
+        assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
             check_chain(launch, code)
 
 
