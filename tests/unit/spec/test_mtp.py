@@ -264,7 +264,7 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
     "too-few": (
         {"num_nextn_predict_layers": 3},
         lambda t: None,
-        r"no tensor 'layers.2.enorm.weight'; expected one of shape \[32\]",
+        r"no tensor 'layers.2.self_attn.q_proj.weight'; expected one of shape \[32, 32\]",
     ),
     "too-many": (
         {"num_nextn_predict_layers": 1},
