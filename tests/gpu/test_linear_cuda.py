@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from support.kernels.linear import CASES, Case, Inputs
+from weft.ops.activation import SWIGLU
 from weft.ops.linear import FEW_ROWS, Linear, Norm
 from weft.ops.rows import embed, join_norms, take_rows
 from weft.runtime.cuda import cuda_runtime
@@ -22,7 +23,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 LAYER = (
     Case(6144, 4096, norm=True),
     Case(4096, 4096, residual=True),
-    Case(28672, 4096, norm=True, swiglu=True),
+    Case(28672, 4096, norm=True, activation=SWIGLU, gated=True),
     Case(4096, 14336, residual=True),
     Case(4608, 3584, norm=True, bias=True),
 )
@@ -46,7 +47,7 @@ def test_products_match_plain_torch(case: Case) -> None:
 def test_a_rows_bits_are_its_own(case: Case, dtype: str) -> None:
     """Again, alone, and at another place."""
     inputs = Inputs(replace(case, rows=FEW_ROWS, dtype=dtype), "cuda")
-    linear = Linear(inputs.weight, inputs.bias, swiglu=case.swiglu)
+    linear = inputs.linear()
 
     def run(rows: list[int]) -> torch.Tensor:
         residual = None if inputs.residual is None else inputs.residual[rows]

@@ -16,7 +16,8 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
+from weft.models.config import ModelConfig, fit_target, parse_decoder
+from weft.models.fields import Fields
 from weft.models.layers import MLP, Attention, norms
 from weft.models.memory import LayerMemory, Pages
 from weft.models.weights import META, Checkpoint
@@ -57,7 +58,9 @@ class Eagle3Head:
         self._input_norm = norm("input_layernorm")
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
-        rotary = config.rope.table(config.head_dim, config.max_position_embeddings, self.device)
+        rotary = config.rope.table(
+            config.head_dim, config.max_position_embeddings, self.device, config.max_seq_len
+        )
         self._attention = Attention(config, weights, "midlayer.self_attn.", rotary, input_size=2 * hidden)
         self._mlp = MLP(config, weights, "midlayer.mlp.")
         self._norm = norms(config, weights, "")("norm")
@@ -104,10 +107,10 @@ class Eagle3Head:
         both = join_norms(self._embedding, tokens, self._input_norm, before, self._hidden_norm, live)
         layer = kv.layers[0]
         assert layer is not None
-        heads = self._attention(both, None, rows, layer)
+        heads = self._attention.attend(self._attention.qkv(both, live=live), rows, layer)
         x = self._attention.output(heads, residual=before, live=live)
         out = x if out is None else out.view(x.shape)
-        inner = self._mlp(x, self._post_attention_norm, live)
+        inner = self._mlp.up(x, self._post_attention_norm, live=live)
         return self._mlp.output(inner, residual=x, out=out, live=live).view(features.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:

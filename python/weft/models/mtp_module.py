@@ -17,10 +17,12 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import MTP_KEY, Fields, ModelConfig, fit_target
-from weft.models.layers import DecoderLayer, norms
+from weft.models.config import MTP_KEY, ModelConfig, fit_target
+from weft.models.fields import Fields
+from weft.models.layers import DecoderLayer, LayerViews, norms
 from weft.models.memory import LayerMemory, Pages
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
+from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
@@ -34,7 +36,7 @@ class MtpModule:
     """One MTP module, on rows of tokens [N]."""
 
     def __init__(
-        self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, rotary: Tensor
+        self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, layer: DecoderLayer
     ) -> None:
         hidden = config.hidden_size
         norm = norms(config, weights, prefix)
@@ -44,7 +46,7 @@ class MtpModule:
         if not layout.embedding_first:
             projection = projection.roll(hidden, 1)  # swap the halves: `join_norms` puts the embedding first
         self.projection = Linear(projection)
-        self.layer = DecoderLayer(config, weights, prefix, rotary)
+        self.layer = layer
         self.output_norm = norm(layout.output_norm)
         for name in layout.copies:
             weights.drop(f"{prefix}{name}")
@@ -61,9 +63,9 @@ class MtpModule:
         """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `kv`. Returns the output [N, H],
         in a new tensor or `out`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm, rows.live)
-        x = self.projection(both, live=rows.live)
-        self.layer.add_to_(x, rows, kv)
-        return self.output_norm(x, out, rows.live)
+        stream = Residual(self.projection(both, live=rows.live), rows.live)
+        self.layer.add_to_(stream, rows, LayerViews(kv))
+        return self.output_norm(stream.settle(), out, rows.live)
 
 
 class MtpModules:
@@ -100,8 +102,20 @@ class MtpModules:
                 config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
                 config = fit_target(config, target.config, where)
                 prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
-                rotary = config.rope.table(config.head_dim, config.max_position_embeddings, device)
-                modules = [MtpModule(config, weights, layout, prefix, rotary) for prefix in prefixes]
+                rotary = config.rope.table(
+                    config.head_dim, config.max_position_embeddings, device, config.max_seq_len
+                )
+                decoder = load("models", config.architecture)
+                modules = [
+                    MtpModule(
+                        config,
+                        weights,
+                        layout,
+                        prefix,
+                        decoder.make_layer(config, weights, prefix, config.num_layers + module, rotary),
+                    )
+                    for module, prefix in enumerate(prefixes)
+                ]
                 for prefix in [""] if layout is APART else prefixes:
                     weights.finish(prefix)
         return cls(config, modules, target)

@@ -9,66 +9,16 @@ on that row alone, bit for bit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft import _core
+from weft.ops.activation import Activation
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import pack, packed_shape
-
-
-class Function(IntEnum):
-    """Elementwise functions. The numbers are the kernels'."""
-
-    NONE = 0
-    SILU = 1
-    """x * sigmoid(slope * x)"""
-    GELU = 2
-    GELU_TANH = 3
-    """GELU, approximated with tanh."""
-    RELU = 4
-    RELU_SQUARED = 5
-
-
-@dataclass(frozen=True)
-class Activation:
-    """Between the two products of an MLP: function(min(gate, limit)) * (clamp(up, -limit, limit) + shift), or without
-    gates function(up). `slope` is that of SiLU; the other functions ignore it."""
-
-    function: Function
-    slope: float = 1.0
-    limit: float = math.inf
-    shift: float = 0.0
-
-    def __call__(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
-        """The same with torch's operations. Without gates, the argument is `up`."""
-        if up is None:
-            return self._apply(gate)
-        if self.limit < math.inf:
-            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return self._apply(gate) * (up + self.shift if self.shift else up)
-
-    def _apply(self, x: Tensor) -> Tensor:
-        match self.function:
-            case Function.NONE:
-                return x
-            case Function.SILU:
-                return F.silu(x) if self.slope == 1 else x * torch.sigmoid(self.slope * x)
-            case Function.GELU:
-                return F.gelu(x)
-            case Function.GELU_TANH:
-                return F.gelu(x, approximate="tanh")
-            case Function.RELU:
-                return F.relu(x)
-            case Function.RELU_SQUARED:
-                return F.relu(x).square()
 
 
 class Experts:

@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.experts import Function
+from weft.ops.activation import Function
+from weft.ops.activation_triton import activated, gated
 from weft.ops.library import require
 from weft.ops.linear_triton import weight_rows
 from weft.ops.triton_launch import begin, chain_options, is_padding
@@ -30,11 +31,6 @@ COMBINE_BLOCK = 1024
 FEW_ROWS_OF_EXPERT = 16
 MAX_EXPERTS = 1 << 10
 MAX_CHOICES: tl.constexpr = tl.constexpr(1 << 21)  # with MAX_EXPERTS, sort keys fit int32
-NONE: tl.constexpr = tl.constexpr(int(Function.NONE))
-SILU: tl.constexpr = tl.constexpr(int(Function.SILU))
-GELU: tl.constexpr = tl.constexpr(int(Function.GELU))
-GELU_TANH: tl.constexpr = tl.constexpr(int(Function.GELU_TANH))
-RELU: tl.constexpr = tl.constexpr(int(Function.RELU))
 
 
 class Tiles(NamedTuple):
@@ -95,24 +91,6 @@ def sort_kernel(
         tl.store(Starts + expert, place, mask=expert <= E)
 
 
-@triton.jit
-def activated(x, slope, FUNCTION: tl.constexpr):
-    """As in `weft.ops.experts.Activation`. Comparisons keep NaN."""
-    if FUNCTION == NONE:
-        result = x
-    elif FUNCTION == SILU:
-        result = x / (1.0 + tl.exp(-slope * x))
-    elif FUNCTION == GELU:
-        result = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif FUNCTION == GELU_TANH:
-        result = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    elif FUNCTION == RELU:
-        result = tl.where(x < 0, 0.0, x)
-    else:
-        result = tl.where(x < 0, 0.0, x * x)
-    return result
-
-
 @triton.jit(do_not_specialize=["slope", "limit", "shift"])
 def experts_kernel(
     X, W, Bias, Starts, Order, Out, x_row, slope, limit, shift, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
@@ -159,9 +137,7 @@ def experts_kernel(
         acc += tl.load(Bias + expert * N + n)[None, :]
     if GATED:
         gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-        value = activated(gate, slope, FUNCTION) * (up + shift)
+        value = gated(gate, up, slope, limit, shift, FUNCTION)
         column = tile * (BN // 2) + tl.arange(0, BN // 2)
         inside = column < N // 2
         width = N // 2

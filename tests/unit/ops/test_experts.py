@@ -14,7 +14,8 @@ from support.experts import layer_of, routed
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
-from weft.ops.experts import Activation, Experts, Function
+from weft.ops.activation import Activation, Function
+from weft.ops.experts import Experts
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")

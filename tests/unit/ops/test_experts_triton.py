@@ -16,7 +16,7 @@ from torch import Tensor
 
 from support.experts import Layer, layer_of, routed
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
-from weft.ops.experts import Activation, Function
+from weft.ops.activation import Activation, Function
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3}
 

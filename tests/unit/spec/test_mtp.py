@@ -20,8 +20,9 @@ from support.launch_check import check_launched
 from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import ModelConfig, Rope
+from weft.models.config import ModelConfig
 from weft.models.mtp_module import MtpModules
+from weft.models.rope import Rope
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext
