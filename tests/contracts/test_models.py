@@ -55,7 +55,9 @@ SIZES = {
     "linear_value_head_dim": 8,
 }
 
-CHANGES: dict[str, dict[str, Any]] = {}
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+
+CHANGES: dict[str, dict[str, Any]] = {"Qwen3NextForCausalLM": HYBRID}
 """Other values for architectures whose configs refuse those of `SIZES`."""
 
 # Architectures that transformers does not have, and those of the same decoder that it has.
