@@ -37,6 +37,7 @@ from weft.config import package_model_path
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
+from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.models.mtp_layout import APART
@@ -144,12 +145,12 @@ class FakeWeights:
     take_matrix = take
 
     def __contains__(self, name: str) -> bool:
-        return False
+        return name == "lm_head.weight"
 
     def drop(self, name: str) -> None: ...
 
 
-def no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
+def no_offsets(weights: object, start: str, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
@@ -175,10 +176,11 @@ class Models:
         weights: Any = FakeWeights(config.dtype)
         target = Llama(config, weights)
         with patch.object(eagle3_head, "_take_d2t", no_offsets):
-            heads: list[Any] = [Eagle3Head(config, aux_layers, draft_vocab, weights, target)]
+            sizes = aux_layers, config.hidden_size, draft_vocab
+            heads: list[Any] = [Eagle3Head(Eagle3Config(config, *sizes), weights, target)]
         if has_mtp:
             rotary = config.rope.table(config.head_dim, config.max_position_embeddings, weights.device)
-            heads.append(MtpModules(config, [MtpModule(config, weights, APART, "", rotary)], target))
+            heads.append(MtpModules(config, [MtpModule(config, weights, APART, "", rotary)], APART, target))
         return cls(target, heads)
 
     def launch(self, lengths: Sequence[int], chunks: Sequence[int]) -> None:

@@ -117,7 +117,7 @@ def head_config() -> dict[str, Any]:
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "pad_token_id": PAD,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(EAGLE3.aux_layers)},
+        "eagle_aux_hidden_state_layer_ids": list(EAGLE3.aux_layers),
     }
 
 

@@ -25,6 +25,7 @@ from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
+from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.models.weights import RandomWeights, load_model
@@ -117,7 +118,9 @@ class Bench:
         head_weights: Any = HeadWeights(config, 2, runtime.device, draft_vocab)
         with torch.inference_mode():
             model = Llama(config, weights)
-            head = Eagle3Head(config, aux_layers, draft_vocab, head_weights, model)
+            head = Eagle3Head(
+                Eagle3Config(config, aux_layers, shape.hidden, draft_vocab), head_weights, model
+            )
         runtime.publish()
         name = f"random {shape.layers}x{shape.hidden}"
         return cls(name, runtime, model, head, vocabulary, GuideCompiler(vocabulary))
@@ -195,7 +198,7 @@ class HeadWeights(WeightsOnDevice):
         self._draft_vocab = draft_vocab
 
     def __contains__(self, name: str) -> bool:
-        return name == "d2t" and self._draft_vocab < self._vocab
+        return name == "lm_head.weight" or (name == "d2t" and self._draft_vocab < self._vocab)
 
     def drop(self, name: str) -> None:
         """Do nothing, because there is no file."""

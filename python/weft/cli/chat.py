@@ -67,6 +67,7 @@ def chat(
     forced: o.ForcedText = False,
     num_draft_tokens: o.DraftCount = "3",
     guide_drafts: o.GuideDrafts = Guided.auto,
+    adaptive: o.Adaptive = False,
     generation_config: s.Defaults = SamplingSource.auto,
     **options: Any,
 ) -> None:
@@ -84,7 +85,7 @@ def chat(
     messages = [] if is_terminal else read_prompts([], [])
     guide = read_guide(guide_options)
     given = s.read_sampling(options)
-    chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
+    chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model, adaptive)
 
     from weft.client.generation_config import sampling_defaults
     from weft.config import PACKAGE_MODEL, EngineConfig, model_directory, model_name

@@ -38,6 +38,7 @@ def generate(
     forced: o.ForcedText = False,
     num_draft_tokens: o.DraftCount = "3",
     guide_drafts: o.GuideDrafts = Guided.auto,
+    adaptive: o.Adaptive = False,
     generation_config: s.Defaults = SamplingSource.auto,
     beam_width: s.BeamWidth = None,
     stats_json: s.StatsJson = None,
@@ -62,7 +63,7 @@ def generate(
     given = s.read_sampling(options)
     if beam_width is not None and speculation is DEFAULT:
         speculation = o.Drafter("none")  # beam search takes no drafts
-    chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model)
+    chosen = choose_speculation(speculation, head, num_draft_tokens, guide_drafts, forced, model, adaptive)
 
     from weft.client.generation_config import sampling_defaults
     from weft.config import EngineConfig, model_directory

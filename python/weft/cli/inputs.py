@@ -108,6 +108,7 @@ def choose_speculation(
     guided: Guided,
     forced: bool,
     model: str | Path | None,
+    adaptive: bool = False,
 ) -> Speculation:
     """Return the speculation that the command line selects. "auto" is EAGLE3 if the model has a head, else none."""
     from weft.config import MAX_DRAFT_TOKENS, Speculation, model_directory
@@ -127,10 +128,12 @@ def choose_speculation(
         takers = [known for known in registry.names("drafters") if own_directory(known)]
         raise InputError(f"--head is for {', '.join(takers)}; --speculation is {name}")
     if name == "none":
-        return Speculation.forced(num_draft_tokens=count) if forced else Speculation.none()
+        if forced:
+            return Speculation.forced(num_draft_tokens=count, adaptive=adaptive)
+        return Speculation.none()
     if name == "forced":
-        return Speculation.forced(num_draft_tokens=count)
-    chosen = Speculation.named(name, path, num_draft_tokens=count, guide_drafts=drafts)
+        return Speculation.forced(num_draft_tokens=count, adaptive=adaptive)
+    chosen = Speculation.named(name, path, num_draft_tokens=count, guide_drafts=drafts, adaptive=adaptive)
     return Speculation.forced(chosen) if forced else chosen
 
 

@@ -288,6 +288,14 @@ DraftCount = Annotated[
         help="Drafts in an iteration, 1 to 8; or by batch size: 1:5,4:3,16:0.",
     ),
 ]
+Adaptive = Annotated[
+    bool,
+    _option(
+        "--adaptive",
+        panel=DRAFTS,
+        help="Make fewer drafts where they do not pay, by measured times and acceptance.",
+    ),
+]
 GuideDrafts = Annotated[
     Guided,
     _option(

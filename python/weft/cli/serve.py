@@ -139,6 +139,7 @@ def serve(
         ),
     ] = False,
     num_draft_tokens: o.DraftCount = "3",
+    adaptive: o.Adaptive = False,
 ) -> None:
     """Serve models through OpenAI's API and Anthropic's, with a playground at /."""
     try:
@@ -183,7 +184,7 @@ def serve(
     if model is None and entries:
         _refuse_model_options(context)
     else:
-        chosen = choose_speculation(speculation, head, num_draft_tokens, Guided.auto, forced, model)
+        chosen = choose_speculation(speculation, head, num_draft_tokens, Guided.auto, forced, model, adaptive)
         engine = EngineConfig(
             max_batch=max_batch,
             max_seq_len=max_seq_len,

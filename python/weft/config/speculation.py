@@ -15,6 +15,9 @@ DraftTokens = int | Mapping[int, int]
 
 MAX_DRAFT_TOKENS = 8
 
+_FEWER = (0, 1, 2, 3, 5)
+"""The numbers of drafts that adaptive drafting tries below the largest. Each has graphs of its own."""
+
 
 @dataclass(frozen=True)
 class Lookahead:
@@ -78,12 +81,23 @@ class Speculation(Checked):
     """The parameters of lookahead decoding. Default: those of `Lookahead`, with `ngram` set to `num_draft_tokens` +
     1."""
 
+    adaptive: bool = False
+    """Whether an iteration may have fewer drafts than `num_draft_tokens`, or none. The engine measures the time of
+    iterations and the acceptance of drafts continuously, and chooses the number with the most tokens per second at each
+    batch size. The tokens are the same."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drafters:
             self._check_schedule()
         elif self.max_draft_tokens:
             raise InputError("num_draft_tokens needs a drafter; Speculation.none() drafts nothing")
+        if not isinstance(self.adaptive, bool):
+            raise InputError(f"adaptive is {self.adaptive!r}; it must be True or False")
+        if self.adaptive and (not self.drafters or "lookahead" in self.drafters):
+            raise InputError(
+                f"adaptive does not work with Speculation.{self.name}(), whose number of drafts is fixed"
+            )
         if self.ahead is not None and not (
             isinstance(self.ahead, Lookahead) and "lookahead" in self.drafters
         ):
@@ -123,6 +137,12 @@ class Speculation(Checked):
         """Return the number of drafts per request in an iteration over `batch` requests."""
         return next((count for start, count in reversed(self._schedule) if start <= batch), 0)
 
+    def draft_numbers(self, batch: int) -> tuple[int, ...]:
+        """Return the numbers of drafts per request that an iteration over `batch` requests may have, smallest first."""
+        largest = self.draft_tokens(batch)
+        fewer = [number for number in _FEWER if number < largest] if self.adaptive else []
+        return (*fewer, largest)
+
     @property
     def _schedule(self) -> list[tuple[int, int]]:
         given = self.num_draft_tokens
@@ -136,10 +156,11 @@ class Speculation(Checked):
         *,
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft with the drafter that the registry has under `name`. `path` is the directory of its weights, if they
         are not in the model's directory."""
-        return cls((name,), num_draft_tokens, _path(path), guide_drafts)
+        return cls((name,), num_draft_tokens, _path(path), guide_drafts, adaptive=adaptive)
 
     @classmethod
     def none(cls) -> Speculation:
@@ -153,9 +174,10 @@ class Speculation(Checked):
         *,
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft with an EAGLE3 head. `path` is the directory of a published head. Default: the model's `eagle3/`."""
-        return cls(("eagle3",), num_draft_tokens, _path(path), guide_drafts)
+        return cls(("eagle3",), num_draft_tokens, _path(path), guide_drafts, adaptive=adaptive)
 
     @classmethod
     def mtp(
@@ -164,13 +186,14 @@ class Speculation(Checked):
         *,
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft with the model's multi-token-prediction (MTP) layers. They are in the checkpoint, in its `mtp/`, or
         at `path`.
 
         A single layer makes all drafts, each from its previous output. With several layers, layer k makes draft k.
         """
-        return cls(("mtp",), num_draft_tokens, _path(path), guide_drafts)
+        return cls(("mtp",), num_draft_tokens, _path(path), guide_drafts, adaptive=adaptive)
 
     @classmethod
     def draft_model(
@@ -179,15 +202,22 @@ class Speculation(Checked):
         *,
         num_draft_tokens: DraftTokens = 3,
         guide_drafts: GuideDrafts = "auto",
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft with a small model that has the same tokenizer, at `path` or in the model's `draft/`."""
-        return cls(("draft_model",), num_draft_tokens, _path(path), guide_drafts)
+        return cls(("draft_model",), num_draft_tokens, _path(path), guide_drafts, adaptive=adaptive)
 
     @classmethod
-    def ngram(cls, *, num_draft_tokens: DraftTokens = 3, guide_drafts: GuideDrafts = "auto") -> Speculation:
+    def ngram(
+        cls,
+        *,
+        num_draft_tokens: DraftTokens = 3,
+        guide_drafts: GuideDrafts = "auto",
+        adaptive: bool = False,
+    ) -> Speculation:
         """Draft by prompt lookup: propose the tokens that followed an earlier occurrence of the text's last
         tokens."""
-        return cls(("ngram",), num_draft_tokens, None, guide_drafts)
+        return cls(("ngram",), num_draft_tokens, None, guide_drafts, adaptive=adaptive)
 
     @classmethod
     def lookahead(
@@ -217,33 +247,47 @@ class Speculation(Checked):
 
     @classmethod
     def forced(
-        cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
+        cls,
+        then: Speculation | None = None,
+        *,
+        num_draft_tokens: DraftTokens | None = None,
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft the text that the grammar forces. The drafters of `then` continue after it.
 
         With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 3.
         """
-        return cls._first("forced", then, num_draft_tokens, alone=3)
+        return cls._first("forced", then, num_draft_tokens, adaptive, alone=3)
 
     @classmethod
     def given(
-        cls, then: Speculation | None = None, *, num_draft_tokens: DraftTokens | None = None
+        cls,
+        then: Speculation | None = None,
+        *,
+        num_draft_tokens: DraftTokens | None = None,
+        adaptive: bool = False,
     ) -> Speculation:
         """Draft the answer that the client expects, `Request.given`. The drafters of `then` continue after it, and
         draft for requests without an expected answer.
 
         With `then`, its `num_draft_tokens` applies. Without it, `num_draft_tokens` defaults to 8.
         """
-        return cls._first("given", then, num_draft_tokens, alone=MAX_DRAFT_TOKENS)
+        return cls._first("given", then, num_draft_tokens, adaptive, alone=MAX_DRAFT_TOKENS)
 
     @classmethod
     def _first(
-        cls, name: str, then: Speculation | None, num_draft_tokens: DraftTokens | None, alone: int
+        cls,
+        name: str,
+        then: Speculation | None,
+        num_draft_tokens: DraftTokens | None,
+        adaptive: bool,
+        alone: int,
     ) -> Speculation:
         """Put drafter `name` before the drafters of `then`. Without `then`, it drafts `alone` tokens by default. If
         `then` has no drafters, it always does. Raises `InputError` if both are given a number."""
         if then is None:
-            return cls((name,), alone if num_draft_tokens is None else num_draft_tokens)
+            number = alone if num_draft_tokens is None else num_draft_tokens
+            return cls((name,), number, adaptive=adaptive)
         if not isinstance(then, Speculation):
             raise InputError(
                 f"{name} continues with {then!r}; give a Speculation, such as Speculation.eagle3()"
@@ -251,10 +295,10 @@ class Speculation(Checked):
         if num_draft_tokens is not None:
             raise InputError("num_draft_tokens is given twice; give it to the drafter that continues")
         if not then.drafters:
-            return replace(then, drafters=(name,), num_draft_tokens=alone)
+            return replace(then, drafters=(name,), num_draft_tokens=alone, adaptive=adaptive)
         if name in then.drafters:
             raise InputError(f"the drafter that continues after {name} text drafts {name} text itself")
-        return replace(then, drafters=(name, *then.drafters))
+        return replace(then, drafters=(name, *then.drafters), adaptive=adaptive or then.adaptive)
 
 
 def _path(path: str | Path | None) -> str | None:

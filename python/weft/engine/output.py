@@ -132,13 +132,18 @@ class OutputProcessor:
         seconds, self._last_read = now - max(batch.began, self._last_read), now
         if batch.first or batch.reading:
             self._commit_prompts(batch, results, record)
-        self._scheduler.pace.note(len(batch.decoding), batch.num_context, seconds)
+        num_rows, plan = len(batch.decoding), batch.plan
+        num_drafts = plan.num_drafts if plan is not None else 0
+        self._scheduler.pace.note(num_rows, num_drafts, batch.num_context, seconds)
         if batch.decoding:
+            num_before = len(record.accepted_lengths)
             self._commit_decoding(batch, results, record)
-            plan = batch.plan
-            if plan is not None and plan.guided_logits and plan.num_drafts and not plan.num_context:
-                size, num_tokens = (plan.batch, plan.num_drafts), self._answers.num_guided
-                self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
+            if plan is not None and not plan.num_context:
+                accepted = record.accepted_lengths[num_before:]
+                self._scheduler.note_iteration(num_rows, num_drafts, seconds, accepted)
+                if plan.guided_logits and num_drafts:
+                    size, num_tokens = (plan.batch, num_drafts), self._answers.num_guided
+                    self._runner.guidance.observe(size, batch.masks_drafts, seconds, num_tokens)
         self._retire(batch)
 
     def _commit_prompts(self, batch: InFlightBatch, results: StepResults, record: StepRecord) -> None:

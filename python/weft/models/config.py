@@ -247,10 +247,15 @@ def refuse_quantized(fields: Fields) -> None:
         )
 
 
-def fit_target(config: ModelConfig, target: ModelConfig, where: str) -> ModelConfig:
+def fit_target(
+    config: ModelConfig,
+    target: ModelConfig,
+    where: str,
+    keys: tuple[str, ...] = ("hidden_size", "vocab_size"),
+) -> ModelConfig:
     """Fit the config of a drafter's layers to `target`: use its dtype and its longest text, and at least its
-    maximum length. Raises `ModelError` if the hidden size or the vocabulary size differs from the target's."""
-    for key in ("hidden_size", "vocab_size"):
+    maximum length. Raises `ModelError` if a value under `keys` differs from the target's."""
+    for key in keys:
         own, wanted = getattr(config, key), getattr(target, key)
         if own != wanted:
             raise ModelError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -39,10 +40,10 @@ class Decoder:
         shape = (config.vocab_size, config.hidden_size)
         self.embedding: Tensor | Linear = weights.take_matrix("model.embed_tokens.weight", *shape)
         self.device = self.embedding.device
-        output = {"scale": config.logit_scale, "softcap": config.logit_softcap}
+        output = partial(Linear, scale=config.logit_scale, softcap=config.logit_softcap)
         if config.tie_word_embeddings:
             # Before the layers: while the largest matrix is packed, little else is in memory.
-            self.head = self.embedding = Linear(self.embedding, **output)
+            self.head = self.embedding = output(self.embedding)
         rotary = rotary_tables(config, self.device)
         self.layers = [
             self.make_layer(config, weights, f"model.layers.{i}.", i, rotary[i])
@@ -50,7 +51,7 @@ class Decoder:
         ]
         self.norm = norms(config, weights, "model.")("norm")
         if not config.tie_word_embeddings:
-            self.head = Linear(weights.take_matrix("lm_head.weight", *shape), **output)
+            self.head = output(weights.take_matrix("lm_head.weight", *shape))
         self._state_names = [f"hidden_states.{i}" for i in range(config.num_layers + 1)]
 
     @classmethod

@@ -1,14 +1,14 @@
-"""The EAGLE3 head in the published format: one decoder layer over target features and token embeddings.
+"""The EAGLE3 head: one decoder layer over target features and token embeddings.
 
 The entry at position p reads the token at p + 1 and a feature that combines the target's hidden states at p. Later
 drafts have no hidden states of the target yet. Their feature is the head's output for the previous entry, before the
-final norm.
+final norm or, in some heads, after it (`Eagle3Config`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,13 +16,11 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.config import ModelConfig, fit_target, parse_decoder
-from weft.models.fields import Fields
+from weft.models.eagle3_config import Eagle3Config, parse_eagle3
 from weft.models.layers import MLP, Attention, norms
-from weft.models.memory import LayerMemory, Pages
 from weft.models.weights import META, Checkpoint
 from weft.ops.attention import Rows
-from weft.ops.linear import Linear
+from weft.ops.linear import Linear, Norm
 from weft.ops.rows import join_norms
 
 
@@ -31,40 +29,48 @@ class Eagle3Head:
 
     `d2t` is int64 [draft_vocab_size]: draft id i is target id i + d2t[i]. It is None if both vocabularies have one size
     and the checkpoint has no `d2t`.
-    `combine` reads the input hidden states of the target's layers `aux_layers`.
+    `combine` reads the input hidden states of the target's layers `aux_layers`. A checkpoint without an embedding or an
+    output projection shares the target's.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        aux_layers: tuple[int, ...],
-        draft_vocab_size: int,
-        weights: Checkpoint,
-        target: Model,
-    ) -> None:
-        hidden = config.hidden_size
-        self.config = config
-        self.aux_layers = aux_layers
-        self.draft_vocab_size = draft_vocab_size
+    def __init__(self, config: Eagle3Config, weights: Checkpoint, target: Model) -> None:
+        start = "model." if "model.fc.weight" in weights else ""
+        names = f"{start}midlayer.", f"{start}layers.0."
+        name = next((name for name in names if f"{name}hidden_norm.weight" in weights), names[0])
+        layer = replace(config.layer, qk_norm=f"{name}self_attn.q_norm.weight" in weights)
+        hidden = layer.hidden_size
+        self.config = layer
+        self.aux_layers = config.aux_layers
+        self.draft_vocab_size = config.draft_vocab_size
         self.hidden_size = hidden
-        self.dtype = config.dtype
+        self.dtype = layer.dtype
         self.device = weights.device
-        self.d2t = _take_d2t(weights, draft_vocab_size, config.vocab_size)
+        self.d2t = _take_d2t(weights, start, config.draft_vocab_size, layer.vocab_size)
+        self._target = target
         self._embedding = target.embedding
-        if "embed_tokens.weight" in weights:
-            self._embedding = weights.take_matrix("embed_tokens.weight", config.vocab_size, hidden)
-        self._combine = Linear(weights.take_matrix("fc.weight", hidden, len(aux_layers) * hidden))
-        norm = norms(config, weights, "midlayer.")
+        self._head: Linear | None = None
+        own_embedding: Tensor | None = None
+        if f"{start}embed_tokens.weight" in weights or hidden != config.target_hidden_size:
+            own_embedding = weights.take_matrix(f"{start}embed_tokens.weight", layer.vocab_size, hidden)
+            self._embedding = own_embedding
+        is_whole = config.draft_vocab_size == layer.vocab_size and "lm_head.weight" not in weights
+        if is_whole and own_embedding is not None and layer.tie_word_embeddings:
+            self._head = self._embedding = Linear(own_embedding)
+        elif not is_whole or hidden != config.target_hidden_size:
+            self._head = Linear(weights.take_matrix("lm_head.weight", config.draft_vocab_size, hidden))
+        self._combine = _Combine(config, weights, start)
+        norm = norms(layer, weights, name)
         self._input_norm = norm("input_layernorm")
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
-        rotary = config.rope.table(
-            config.head_dim, config.max_position_embeddings, self.device, config.max_seq_len
+        self._adds_to_normed = config.norm_before_residual
+        rotary = layer.rope.table(
+            layer.head_dim, layer.max_position_embeddings, self.device, layer.max_seq_len
         )
-        self._attention = Attention(config, weights, "midlayer.self_attn.", rotary, input_size=2 * hidden)
-        self._mlp = MLP(config, weights, "midlayer.mlp.")
-        self._norm = norms(config, weights, "")("norm")
-        self._head = Linear(weights.take_matrix("lm_head.weight", draft_vocab_size, hidden))
+        self._attention = Attention(layer, weights, f"{name}self_attn.", rotary, input_size=2 * hidden)
+        self._mlp = MLP(layer, weights, f"{name}mlp.")
+        self._norm = norms(layer, weights, start)("norm")
+        self._gives_normed = config.norm_output
 
     @classmethod
     def load(cls, path: str | Path, target: Model) -> Eagle3Head:
@@ -72,29 +78,20 @@ class Eagle3Head:
         not fit `target`."""
         directory = Path(path)
         where = directory / "config.json"
-        data = read_json(where)
-        config = fit_target(parse_decoder(data, str(where)), target.config, str(where))
-        aux_layers = _aux_layers(data, target.config.num_layers, str(where))
-        fields = Fields(data, str(where))
-        fields.must_be("num_hidden_layers", 1)
-        fields.must_be("norm_before_residual", False)
-        fields.must_be("target_hidden_size", config.hidden_size)
-        draft_vocab_size = fields.integer("draft_vocab_size", config.vocab_size)
+        config = parse_eagle3(read_json(where), target.config, str(where))
         for device in (META, target.device):  # the headers first
             with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
-                head = cls(config, aux_layers, draft_vocab_size, weights, target)
+                head = cls(config, weights, target)
                 weights.finish()
         return head
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV for the head's layer."""
-        config = self.config
-        memory = LayerMemory(Pages(config.num_kv_heads, config.head_dim, config.head_dim))
-        return PagedKV([memory], num_pages, page_size, self.dtype, self.device)
+        return PagedKV(self.config.layer_memories[:1], num_pages, page_size, self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
-        """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * H]."""
-        return self._combine(aux.reshape(-1, aux.shape[-1]), live=live).view(*aux.shape[:-1], -1)
+        """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * target's H]."""
+        return self._combine(aux.reshape(-1, aux.shape[-1]), live).view(*aux.shape[:-1], -1)
 
     def forward(
         self, tokens: Tensor, features: Tensor, kv: PagedKV, rows: Rows, *, out: Tensor | None = None
@@ -108,35 +105,53 @@ class Eagle3Head:
         layer = kv.layers[0]
         assert layer is not None
         heads = self._attention.attend(self._attention.qkv(both, live=live), rows, layer)
-        x = self._attention.output(heads, residual=before, live=live)
-        out = x if out is None else out.view(x.shape)
+        residual = both[:, self.hidden_size :] if self._adds_to_normed else before
+        x = self._attention.output(heads, residual=residual, live=live)
         inner = self._mlp.up(x, self._post_attention_norm, live=live)
-        return self._mlp.output(inner, residual=x, out=out, live=live).view(features.shape)
+        place = None if out is None else out.view(x.shape)
+        if self._gives_normed:
+            self._mlp.output(inner, residual=x, out=x, live=live)
+            return self._norm(x, place, live).view(features.shape)
+        place = x if place is None else place
+        return self._mlp.output(inner, residual=x, out=place, live=live).view(features.shape)
 
     def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
         """Logits [B, draft_vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
-        return self._head(x, self._norm, out=out, live=live)
+        norm = None if self._gives_normed else self._norm
+        if self._head is not None:
+            return self._head(x, norm, out=out, live=live)
+        return self._target.logits(x if norm is None else norm(x, live=live), out, is_normed=True, live=live)
 
 
-def _aux_layers(data: dict[str, Any], num_layers: int, where: str) -> tuple[int, ...]:
-    key = "eagle_aux_hidden_state_layer_ids"
-    eagle = data.get("eagle_config") or {}
-    if not isinstance(eagle, dict):
-        raise ModelError(f"{where}: 'eagle_config' is {eagle!r}; it must be an object")
-    ids = eagle.get(key, [2, num_layers // 2, num_layers - 3])
-    if not isinstance(ids, list) or not ids or not all(type(i) is int and 0 <= i <= num_layers for i in ids):
-        raise ModelError(
-            f"{where}: 'eagle_config.{key}' is {ids!r}; "
-            f"it must list layers of the target, each 0 to {num_layers}"
-        )
-    return tuple(ids)
+class _Combine:
+    """Makes features [N, H] of the target's hidden states at some layers, concatenated to rows."""
+
+    def __init__(self, config: Eagle3Config, weights: Checkpoint, start: str) -> None:
+        hidden, eps = config.layer.hidden_size, config.layer.rms_norm_eps
+        width, count = config.target_hidden_size, len(config.aux_layers)
+
+        def norm(name: str, size: int) -> Norm:
+            return Norm(weights.take(f"{start}{name}.weight", size), eps)
+
+        bias = weights.take(f"{start}fc.bias", hidden) if config.fc_bias else None
+        self._fc = Linear(weights.take_matrix(f"{start}fc.weight", hidden, count * width), bias)
+        self._norm = norm("input_norm", count * width) if config.norm_before_fc else None
+        self._norms = [norm(f"fc_norm.{i}", width) for i in range(count)] if config.fc_norm else []
+
+    def __call__(self, rows: Tensor, live: Tensor | None) -> Tensor:
+        if self._norms:
+            parts, rows = rows.chunk(len(self._norms), 1), torch.empty_like(rows)
+            for part, norm, place in zip(parts, self._norms, rows.chunk(len(self._norms), 1), strict=True):
+                norm(part, place, live)
+        return self._fc(rows, self._norm, live=live)
 
 
-def _take_d2t(weights: Checkpoint, draft_vocab_size: int, vocab_size: int) -> Tensor | None:
-    weights.drop("t2d")
-    if "d2t" not in weights and draft_vocab_size == vocab_size:
+def _take_d2t(weights: Checkpoint, prefix: str, draft_vocab_size: int, vocab_size: int) -> Tensor | None:
+    weights.drop(f"{prefix}t2d")
+    name = f"{prefix}d2t"
+    if name not in weights and draft_vocab_size == vocab_size:
         return None
-    d2t = weights.take_raw("d2t", draft_vocab_size)
+    d2t = weights.take_raw(name, draft_vocab_size)
     if d2t.is_floating_point():
         raise ModelError(f"{weights.directory}: 'd2t' is {d2t.dtype}; it must hold integers")
     d2t = d2t.to(torch.int64)

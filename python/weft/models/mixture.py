@@ -41,9 +41,7 @@ class Mixture:
         assert before is not None and after is None
         logits = stream.read(self.router, before)
         chosen = choose(logits, self.config.choice, self.choice_bias, stream.x, before, stream.live)
-        self.experts(
-            chosen.rows, chosen.experts, chosen.weights, stream.live, out=stream.x, residual=stream.x
-        )
+        self.experts(*chosen, stream.live, out=stream.x, residual=stream.x)
         if also is not None:
             copy_rows_(also, stream.x, stream.live)
 
@@ -80,10 +78,10 @@ class Matrices(Sequence[Tensor]):
     """Matrices that are read one after another, each when it is needed."""
 
     def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
-        self.count, self.read = count, read
+        self.size, self.read = count, read
 
     def __len__(self) -> int:
-        return self.count
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
@@ -91,8 +89,8 @@ class Matrices(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(index, slice):
-            return [self.read(i) for i in range(*index.indices(self.count))]
-        if not 0 <= index < self.count:
+            return [self.read(i) for i in range(*index.indices(self.size))]
+        if not 0 <= index < self.size:
             raise IndexError(index)
         return self.read(index)
 

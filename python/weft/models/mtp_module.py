@@ -1,9 +1,9 @@
 """Multi-token-prediction (MTP) modules: decoder layers over a hidden state and a later token's embedding.
 
 Modules are numbered from m = 0. At position i, module m reads a hidden state of that position and the token at
-i + m + 1. It predicts the token at i + m + 2. The hidden state of module 0 is the target's after its final norm; that
-of a later module is the output of module m - 1. Outputs are normed like the target's. Modules share the target's
-embedding and output projection."""
+i + m + 1. It predicts the token at i + m + 2. The hidden state of module 0 is the target's last; that of a later module
+is the output of module m - 1. Both are read after the norm that precedes the logits, or before it (`MtpLayout`).
+Modules share the target's embedding and output projection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
-from weft.ops.rows import join_norms
+from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
 
 _SUFFIX = "MTP"
@@ -48,6 +48,7 @@ class MtpModule:
         self.projection = Linear(projection)
         self.layer = layer
         self.output_norm = norm(layout.output_norm)
+        self.gives_normed = layout.reads_normed
         for name in layout.copies:
             weights.drop(f"{prefix}{name}")
 
@@ -61,11 +62,21 @@ class MtpModule:
         out: Tensor | None = None,
     ) -> Tensor:
         """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `kv`. Returns the output [N, H],
-        in a new tensor or `out`."""
+        in a new tensor or `out`. It is what the next module reads, and is normed if `gives_normed`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm, rows.live)
-        stream = Residual(self.projection(both, live=rows.live), rows.live)
+        x = self.projection(both, out=None if self.gives_normed else out, live=rows.live)
+        stream = Residual(x, rows.live)
         self.layer.add_to_(stream, rows, LayerViews(kv))
-        return self.output_norm(stream.settle(), out, rows.live)
+        x = stream.settle()
+        if self.gives_normed:
+            return self.output_norm(x, out, rows.live)
+        if out is not None and out is not x:
+            copy_rows_(out, x, rows.live)
+        return x
+
+    def normed(self, output: Tensor, live: Tensor | None) -> Tensor:
+        """An output [B, H] after the output norm, for the logits."""
+        return output if self.gives_normed else self.output_norm(output, live=live)
 
 
 class MtpModules:
@@ -78,10 +89,12 @@ class MtpModules:
 
     d2t: Tensor | None = None
 
-    def __init__(self, config: ModelConfig, modules: list[MtpModule], target: Model) -> None:
+    def __init__(
+        self, config: ModelConfig, modules: list[MtpModule], layout: MtpLayout, target: Model
+    ) -> None:
         self.config = config
         self.modules = modules
-        self.aux_layers: tuple[int, ...] = (target.config.num_layers + 1,)
+        self.aux_layers: tuple[int, ...] = (target.config.num_layers + layout.reads_normed,)
         self.draft_vocab_size = config.vocab_size
         self.hidden_size = config.hidden_size
         self.dtype = config.dtype
@@ -118,7 +131,7 @@ class MtpModules:
                 ]
                 for prefix in [""] if layout is APART else prefixes:
                     weights.finish(prefix)
-        return cls(config, modules, target)
+        return cls(config, modules, layout, target)
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV with one layer per module."""
@@ -151,9 +164,12 @@ class MtpModules:
         made = self.modules[module](embedding, tokens.reshape(-1), flat, rows, layer, flat_out)
         return made.view(hidden.shape)
 
-    def logits(self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None) -> Tensor:
-        """Logits [B, vocab_size] for outputs [B, H] of `forward`, in a new tensor or `out`."""
-        return self._target.logits(x, out, is_normed=True, live=live)
+    def logits(
+        self, x: Tensor, out: Tensor | None = None, live: Tensor | None = None, module: int = 0
+    ) -> Tensor:
+        """Logits [B, vocab_size] for outputs [B, H] of `forward` by module number `module`, in a new tensor or
+        `out`."""
+        return self._target.logits(self.modules[module].normed(x, live), out, is_normed=True, live=live)
 
 
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:

@@ -136,7 +136,8 @@ def _model(data: Any, folder: Path, where: str) -> tuple[ServedModelConfig, Faul
 def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
     faults = FaultList()
     with faults.noted():
-        _check_names(data, ("drafter", "path", "num_draft_tokens", "guide_drafts", "forced", "given"), where)
+        keys = "drafter", "path", "num_draft_tokens", "guide_drafts", "adaptive", "forced", "given"
+        _check_names(data, keys, where)
     name, known = data.get("drafter", "none"), ["none", *registry.names("drafters")]
     with faults.noted():
         if name not in known:
@@ -154,7 +155,11 @@ def _speculation(data: Mapping[str, Any], where: str) -> Speculation:
     if name != "none":
         path = Path(_text(data["path"], where + "path")) if "path" in data else None
         chosen = Speculation.named(
-            name, path, num_draft_tokens=count, guide_drafts=data.get("guide_drafts", "auto")
+            name,
+            path,
+            num_draft_tokens=count,
+            guide_drafts=data.get("guide_drafts", "auto"),
+            adaptive=_switch(data, "adaptive", where),
         )
     if _switch(data, "forced", where):
         chosen = Speculation.forced(chosen) if name != "none" else Speculation.forced(num_draft_tokens=count)

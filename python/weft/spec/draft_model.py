@@ -1,4 +1,4 @@
-"""A small draft model with the target's tokenizer, which decodes one draft at a time.
+"""A small draft model with the target's tokenizer, which decodes one draft at a time. It may be of another family.
 
 Its KV entry at position p is for the token at p, as in the target. The first drafting step reads the tokens that
 verification committed, and prompts. Later steps read the model's own drafts. KV entries of rejected drafts are
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,13 +25,23 @@ from weft.ops.attention import Rows
 from weft.ops.rows import packed_places, take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, Verified
 from weft.tokenizer.files import has_tokenizer
+from weft.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelBuffers(DraftBuffers):
+    """Buffers of a draft model. `all_logits` are over its whole vocabulary, and `logits_BD` are those of the ids that
+    the target has, too: a view of them."""
+
+    all_logits: Tensor
 
 
 class DraftModel:
     """Drafts with a model that has its own paged KV, which uses the target's page numbers.
 
-    Its vocabulary may be the first part of the target's: the ids are the same (`d2t` is zeros), and the missing ones
-    are never drafted. Without a path, the model is in the subdirectory `directory` of the target's model directory.
+    Ids are the target's. The vocabularies may have different sizes, since models pad them differently. An id that only
+    one of them has is never drafted. If the target has more, `d2t` is zeros. Without a path, the model is in the
+    subdirectory `directory` of the target's model directory.
     """
 
     directory = "draft"
@@ -41,10 +51,10 @@ class DraftModel:
     def __init__(self, model: Model, kv: PagedKV, target_vocab_size: int) -> None:
         self.model = model
         self.kv = kv
-        size = model.config.vocab_size
+        self._num_drafted = min(model.config.vocab_size, target_vocab_size)
         self.d2t: Tensor | None = None
-        if size < target_vocab_size:
-            self.d2t = torch.zeros(size, dtype=torch.int64, device=model.device)
+        if self._num_drafted < target_vocab_size:
+            self.d2t = torch.zeros(self._num_drafted, dtype=torch.int64, device=model.device)
 
     @classmethod
     def find(cls, speculation: Speculation, model_path: Path, target: ModelConfig) -> Path:
@@ -64,8 +74,7 @@ class DraftModel:
         target = context.target
         path = cls.find(context.speculation, context.model_path, target.config)
         model = load_model(path, target.device, dtype_name(target.config), target.config.max_seq_len)
-        _check_vocabulary(path, model, target)
-        _check_tokens(path, context, model.config.vocab_size)
+        _check_tokens(path, context)
         _check_positions(path, model, context)
         if model.config.has_states:
             raise ModelError(
@@ -75,15 +84,18 @@ class DraftModel:
         kv = PagedKV.for_model(model, context.num_pages, context.page_size)
         return cls(model, kv, target.config.vocab_size)
 
-    def draft_buffers(self, batch: int) -> DraftBuffers:
+    def draft_buffers(self, batch: int) -> ModelBuffers:
         config, device = self.model.config, self.model.device
-        return DraftBuffers(
-            logits_BD=torch.zeros(batch, config.vocab_size, dtype=config.dtype, device=device),
+        all_logits = torch.zeros(batch, config.vocab_size, dtype=config.dtype, device=device)
+        return ModelBuffers(
+            logits_BD=all_logits[:, : self._num_drafted],
             token_B=torch.zeros(batch, dtype=torch.int64, device=device),
             hidden_BH=torch.zeros(batch, config.hidden_size, dtype=config.dtype, device=device),
+            all_logits=all_logits,
         )
 
     def draft_first(self, verified: Verified, buffers: DraftBuffers) -> None:
+        assert isinstance(buffers, ModelBuffers)
         rows, tokens, last_B, live_B = verified.rows, verified.after, verified.count_B, verified.live_B
         batch, width = verified.tokens_BT.shape
         if rows.starts is None:
@@ -95,12 +107,13 @@ class DraftModel:
         hidden = self.model.forward(tokens, self.kv, rows).last
         hidden_BTH = hidden.flatten(0, -2)[: batch * width].unflatten(0, (batch, width))
         take_rows(hidden_BTH, last_B, buffers.hidden_BH, live_B)
-        self.model.logits(buffers.hidden_BH, buffers.logits_BD, live=live_B)
+        self.model.logits(buffers.hidden_BH, buffers.all_logits, live=live_B)
 
     def draft_next(self, verified: Verified, buffers: DraftBuffers, step: int) -> None:
+        assert isinstance(buffers, ModelBuffers)
         rows = replace(verified.rows_at(step), settled=False)
         hidden = self.model.forward(buffers.token_B[:, None], self.kv, rows)
-        self.model.logits(hidden.last[:, 0], buffers.logits_BD, live=verified.live_B)
+        self.model.logits(hidden.last[:, 0], buffers.all_logits, live=verified.live_B)
 
 
 def _with_first_tokens(tokens: Tensor, after: Tensor, rows: Rows, starts: Tensor) -> tuple[Tensor, Rows]:
@@ -120,15 +133,6 @@ def _with_first_tokens(tokens: Tensor, after: Tensor, rows: Rows, starts: Tensor
     return tokens_M, rows
 
 
-def _check_vocabulary(path: Path, model: Model, target: Model) -> None:
-    size, wanted = model.config.vocab_size, target.config.vocab_size
-    if size > wanted:
-        raise ModelError(
-            f"{path / 'config.json'}: 'vocab_size' is {size}; a draft model for this target "
-            f"({target.config.architecture}) has {wanted}, or fewer where its tokenizer is the target's"
-        )
-
-
 def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
     """Warn if requests may have more positions than the draft model supports."""
     longest = context.max_seq_len
@@ -142,10 +146,11 @@ def _check_positions(path: Path, model: Model, context: DrafterContext) -> None:
         )
 
 
-def _check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:
-    """Raise `ModelError` if the tokenizer at `path` and the target's disagree on a token id below `vocab_size`.
+def _check_tokens(path: Path, context: DrafterContext) -> None:
+    """Raise `ModelError` if the tokenizer at `path` and the target's disagree on a token that both have.
 
-    Warns if one of them has no tokenizer. A draft model inside the target's directory needs none.
+    Special tokens are not compared: their names differ between models that were trained on from the same one. Warns if
+    one of them has no tokenizer. A draft model inside the target's directory needs none.
     """
     if not has_tokenizer(path):
         if path.resolve().parent != context.model_path.resolve():
@@ -155,12 +160,8 @@ def _check_tokens(path: Path, context: DrafterContext, vocab_size: int) -> None:
     if ours is None:
         _warn(path, "the target was given without a tokenizer")
         return
-    theirs = _read(path)
-    for number in range(vocab_size):
-        drafted, wanted = _at(theirs, number), _at(ours, number)
-        # A `Vocabulary` has b"" for special tokens, so they can't be compared.
-        is_unknown = isinstance(context.tokenizer, Vocabulary) and b"" in (drafted, wanted)
-        if drafted != wanted and not is_unknown:
+    for number, (drafted, wanted) in enumerate(zip(_read(path), ours, strict=False)):
+        if drafted != wanted and drafted and wanted:
             raise ModelError(
                 f"{path}: token {number} is {_shown(drafted)}, and {_shown(wanted)} to the target's tokenizer; a draft "
                 "model must have the target's tokenizer"
@@ -171,16 +172,14 @@ def _target_tokens(context: DrafterContext) -> Sequence[bytes] | None:
     if isinstance(context.tokenizer, Vocabulary):
         return context.tokenizer.tokens
     if context.tokenizer is not None:
-        return read_huggingface(context.tokenizer, None).tokens
+        return _read(context.tokenizer)
     return _read(context.model_path) if has_tokenizer(context.model_path) else None
 
 
-def _read(path: Path) -> list[bytes]:
-    return read_huggingface(path, None).tokens
-
-
-def _at(tokens: Sequence[bytes], number: int) -> bytes:
-    return tokens[number] if number < len(tokens) else b""
+def _read(tokenizer: Tokenizer | Path) -> list[bytes]:
+    """The tokens of a tokenizer, or of a directory's, by id. Special tokens are empty."""
+    read = read_huggingface(tokenizer, None)
+    return [b"" if i in read.special_ids else token for i, token in enumerate(read.tokens)]
 
 
 def _shown(token: bytes) -> str:

@@ -159,7 +159,7 @@ class MtpChain:
         window_BWH = buffers.window_BWH.narrow(1, 0, self.kept + 1 + verified_drafts)
         window_BWH.copy_(self._run(verified, buffers, step - 1, window_BWH))
         take_rows(window_BWH.contiguous(), buffers.last_B, buffers.hidden_BH, verified.live_B)
-        self.modules.logits(buffers.hidden_BH, buffers.logits_BD, verified.live_B)
+        self.modules.logits(buffers.hidden_BH, buffers.logits_BD, verified.live_B, step - 1)
         # An iteration makes as many drafts as it verified, at most K. After the last draft the remaining modules run,
         # too, because a later iteration with more drafts needs their KV to be complete.
         if step >= verified_drafts:

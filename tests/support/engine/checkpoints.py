@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, model_type: str, seed: int = 0, **overrides: Any
             "eos_token_id": tiny["eos_token_id"],
             "pad_token_id": tiny.get("pad_token_id"),
             "tie_word_embeddings": False,
-            **MODEL_TYPES[model_type],
+            **MODEL_TYPES.get(model_type, {}),
             **overrides,
         },
     )
@@ -107,7 +107,7 @@ def save_eagle3(
         "draft_vocab_size": draft_vocab,
         "tie_word_embeddings": False,
         "torch_dtype": "float32",
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, layers // 2, layers - 1]},
+        "eagle_aux_hidden_state_layer_ids": [1, layers // 2, layers - 1],
     }
     (path / "config.json").write_text(json.dumps(config))
 

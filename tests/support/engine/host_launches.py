@@ -31,6 +31,7 @@ from weft.engine.engine import Engine
 from weft.engine.sequence import Sequence
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
+from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.spec.eagle3 import Eagle3
@@ -171,7 +172,8 @@ def _engine(runtime: Any, shape: Shape, num_tokens: int, step_tokens: int | None
     if num_drafts:
         aux = (2, shape.layers // 2, shape.layers - 3)
         with patch.object(eagle3_head, "_take_d2t", no_offsets):
-            head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
+            sizes = aux, shape.hidden, shape.draft_vocab or shape.vocab
+            head = Eagle3Head(Eagle3Config(config, *sizes), weights, model)
         drafter = Eagle3(head, head.allocate_kv(resolved.num_pages, resolved.page_size))
         drafting = Drafting(Speculation.eagle3(num_draft_tokens=num_drafts), drafter)
     kv = PagedKV.for_model(model, resolved.num_pages, resolved.page_size)

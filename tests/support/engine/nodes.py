@@ -19,6 +19,7 @@ from weft.engine.device.state import DecodeParts, SlotState
 from weft.guided.grammar_stream import GrammarStream
 from weft.models import eagle3_head
 from weft.models.base import PagedKV
+from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.ops import attention, linear, rows
@@ -153,10 +154,10 @@ class EmptyWeights:
     take_matrix = take
 
     def __contains__(self, name: str) -> bool:
-        return False
+        return name == "lm_head.weight"
 
 
-def no_offsets(weights: object, draft_vocab: int, vocab: int) -> Tensor:
+def no_offsets(weights: object, start: str, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
@@ -169,7 +170,8 @@ def fake_parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int
     if num_drafts:
         aux = (2, shape.layers // 2, shape.layers - 3)
         with patch.object(eagle3_head, "_take_d2t", no_offsets):
-            head = Eagle3Head(config, aux, shape.draft_vocab or shape.vocab, weights, model)
+            sizes = aux, shape.hidden, shape.draft_vocab or shape.vocab
+            head = Eagle3Head(Eagle3Config(config, *sizes), weights, model)
         drafter = RecurrentDrafter(head, head.allocate_kv(pages, 16))
     state = SlotState(grammar, 256, 4096)
     return DecodeParts(model, PagedKV.for_model(model, pages, 16), drafter, state, False, num_drafts)

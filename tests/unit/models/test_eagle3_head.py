@@ -100,15 +100,30 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
 
 
-def plain_head(tensors: dict[str, Tensor], embedded: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+def plain_features(tensors: dict[str, Tensor], aux: Tensor, config: dict[str, Any]) -> Tensor:
+    """The features [..., H] of the target's hidden states [..., F]."""
+    if config.get("norm_before_fc"):
+        aux = rms(aux, tensors["input_norm.weight"])
+    if config.get("fc_norm"):
+        parts = enumerate(aux.chunk(3, -1))
+        aux = torch.cat([rms(part, tensors[f"fc_norm.{i}.weight"]) for i, part in parts], -1)
+    return aux @ tensors["fc.weight"].T + tensors.get("fc.bias", torch.zeros(()))
+
+
+def plain_head(
+    tensors: dict[str, Tensor], embedded: Tensor, features: Tensor, config: dict[str, Any] = CONFIG
+) -> tuple[Tensor, Tensor]:
     """Next features and logits of one row's entries [L, H] from position 0, with nothing kept."""
     t = {k.removeprefix("midlayer."): v for k, v in tensors.items()}
     size, length = H // HEADS, features.shape[0]
-    both = torch.cat((rms(embedded, t["input_layernorm.weight"]), rms(features, t["hidden_norm.weight"])), -1)
+    normed = rms(features, t["hidden_norm.weight"])
+    both = torch.cat((rms(embedded, t["input_layernorm.weight"]), normed), -1)
     q, k, v = (
         (both @ t[f"self_attn.{n}_proj.weight"].T).view(length, -1, size).transpose(0, 1)
         for n in ("q", "k", "v")
     )
+    if "self_attn.q_norm.weight" in t:
+        q, k = rms(q, t["self_attn.q_norm.weight"]), rms(k, t["self_attn.k_norm.weight"])
     rope = Rope(300.0, Llama3(factor=8.0, low=1.0, high=4.0, original=16))
     angles = torch.outer(torch.arange(length).float(), rope.frequencies(size)).repeat(1, 2)
 
@@ -117,18 +132,21 @@ def plain_head(tensors: dict[str, Tensor], embedded: Tensor, features: Tensor) -
         return x * angles.cos() + torch.cat((-b, a), -1) * angles.sin()
 
     k, v = turn(k).repeat_interleave(HEADS // KV_HEADS, 0), v.repeat_interleave(HEADS // KV_HEADS, 0)
-    scores = (turn(q) @ k.transpose(1, 2) / size**0.5).masked_fill(
-        torch.ones(length, length).triu(1).bool(), -torch.inf
-    )
+    is_hidden = torch.ones(length, length).triu(1).bool()
+    if config.get("layer_types"):
+        is_hidden |= torch.ones(length, length).tril(-config["sliding_window"]).bool()
+    scores = (turn(q) @ k.transpose(1, 2) / size**0.5).masked_fill(is_hidden, -torch.inf)
     attended = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, -1)
-    x = features + attended @ t["self_attn.o_proj.weight"].T
+    x = normed if config.get("norm_before_residual") else features
+    x = x + attended @ t["self_attn.o_proj.weight"].T
     y = rms(x, t["post_attention_layernorm.weight"])
     x = (
         x
         + (F.silu(y @ t["mlp.gate_proj.weight"].T) * (y @ t["mlp.up_proj.weight"].T))
         @ t["mlp.down_proj.weight"].T
     )
-    return x, rms(x, tensors["norm.weight"]) @ tensors["lm_head.weight"].T
+    y = rms(x, tensors["norm.weight"])
+    return y if config.get("norm_output") else x, y @ tensors["lm_head.weight"].T
 
 
 def test_prefill_then_drafting_matches_a_plain_head(directory: Path, target: Model) -> None:
@@ -172,9 +190,153 @@ def test_what_a_head_says_of_itself(directory: Path, target: Model) -> None:
     assert head.config.max_position_embeddings == 64, "as long as its target"
 
 
-def test_aux_layers_come_from_its_config(directory: Path, target: Model) -> None:
-    edit(directory, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 5, 7]}}, lambda t: None)
-    assert Eagle3Head.load(directory, target).aux_layers == (0, 5, 7)
+AUX = "eagle_aux_hidden_state_layer_ids"
+
+
+@pytest.mark.parametrize(
+    ("config", "inputs"),
+    [
+        ({}, (2, 3, 4)),
+        ({"eagle_config": {AUX: []}}, (2, 3, 4)),  # NVIDIA's gpt-oss-120b-Eagle3
+        ({"eagle_config": {AUX: [0, 5, 7]}}, (0, 5, 7)),
+        ({"eagle_config": {AUX: [2, 4, 6]}}, (2, 4, 6)),
+        ({"eagle_config": {AUX: [1, 4, 6]}}, (2, 5, 7)),  # outputs: SpecForge, ModelOpt
+        ({AUX: [1, 4, 7]}, (1, 4, 7)),  # inputs: speculators
+        ({AUX: None, "eagle_config": None}, (2, 3, 4)),
+    ],
+)
+def test_aux_layers_come_from_its_config(
+    config: dict[str, Any], inputs: tuple[int, ...], directory: Path, target: Model
+) -> None:
+    edit(directory, config, lambda t: None)
+    assert Eagle3Head.load(directory, target).aux_layers == inputs
+
+
+def weights_of(**shapes: tuple[int, ...]) -> dict[str, Tensor]:
+    """Random tensors with these shapes, by name; __ is a dot."""
+    torch.manual_seed(3)
+    return {f"{name.replace('__', '.')}": 1 + torch.randn(shape) * 0.3 for name, shape in shapes.items()}
+
+
+def renamed(tensors: dict[str, Tensor], start: str, layer: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint under the names of another format."""
+    names = {name: name.replace("midlayer.", layer) for name in tensors}
+    return {name if name == "lm_head.weight" else start + name: tensors[old] for old, name in names.items()}
+
+
+SIZE = H // HEADS
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Tensor]]] = {
+    "plain": ({}, {}),
+    "norm before residual": ({"norm_before_residual": True}, {}),
+    "norm before fc": ({"norm_before_fc": True}, weights_of(input_norm__weight=(3 * H,))),
+    "fc norms": (
+        {"fc_norm": True},
+        weights_of(fc_norm__0__weight=(H,), fc_norm__1__weight=(H,), fc_norm__2__weight=(H,)),
+    ),
+    "normed output": ({"norm_output": True}, {}),
+    "bias of fc": ({"bias": True}, weights_of(fc__bias=(H,))),
+    "Qwen3": (
+        {"model_type": "qwen3"},
+        weights_of(midlayer__self_attn__q_norm__weight=(SIZE,), midlayer__self_attn__k_norm__weight=(SIZE,)),
+    ),
+    "window": ({"layer_types": ["sliding_attention"], "sliding_window": 5}, {}),
+    "Llama 4": ({"model_type": "llama4_text", "intermediate_size_mlp": INNER, "intermediate_size": 7}, {}),
+    "all": (
+        {"norm_before_residual": True, "norm_before_fc": True, "norm_output": True},
+        weights_of(input_norm__weight=(3 * H,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["plain", "eagle_config", "speculators"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_of_all_kinds_draft_as_a_plain_head(
+    kind: str, form: str, directory: Path, target: Model
+) -> None:
+    own, more = KINDS[kind]
+    tensors = head_tensors() | more
+    config: dict[str, Any] = {**CONFIG, **own}
+    flags = {key: value for key, value in own.items() if key.startswith(("norm", "fc"))}
+    if form == "eagle_config":
+        config = {**{k: v for k, v in config.items() if k not in flags}, "eagle_config": flags}
+    elif form == "speculators":
+        keys = {"architectures", "draft_vocab_size", *flags}
+        layer = {key: value for key, value in config.items() if key not in keys}
+        config = {key: value for key, value in config.items() if key in keys} | {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "transformer_layer_config": layer,
+            "target_hidden_size": None,
+        }
+    names = {
+        "plain": ("", "midlayer."),
+        "eagle_config": ("model.", "midlayer."),
+        "speculators": ("", "layers.0."),
+    }
+    save_file(renamed(tensors, *names[form]), directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config))
+    check_drafts(directory, target, tensors, {**CONFIG, **own}, seed=1)
+
+
+def check_drafts(
+    directory: Path, target: Model, tensors: dict[str, Tensor], config: dict[str, Any], seed: int
+) -> None:
+    """Compare drafts, whatever was refused before, with those of a plain head."""
+    drafter = Eagle3.load(context(target, directory, 4))
+    embedding = tensors.get("embed_tokens.weight", target.embedding)
+
+    def oracle(tokens: Tensor, aux: Tensor, drafts: list[int]) -> Tensor:
+        behind, features = tokens[1:], plain_features(tensors, aux, config)
+        for draft in [*drafts, None]:
+            x, logits = plain_head(tensors, embedding[behind], features, config)
+            if draft is not None:
+                behind = torch.cat((behind, torch.tensor([draft])))
+                features = torch.cat((features, x[-1:]))
+        return logits[-1]
+
+    width = tensors["fc.weight"].shape[1]
+    drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, width, seed)
+    drafting.run(4, [0, 2, 4])
+    assert drafting.compared > 0
+
+
+def test_a_head_may_be_narrower_than_its_target(directory: Path) -> None:
+    wide = random_model(ModelConfig("LlamaForCausalLM", VOCAB, 48, 64, 7, 4, 2, 12, 64), seed=6)
+    tensors = head_tensors() | {
+        "fc.weight": torch.randn(H, 3 * 48) * 0.3,
+        "embed_tokens.weight": torch.randn(VOCAB, H),
+    }
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({**CONFIG, "target_hidden_size": 48}))
+    check_drafts(directory, wide, tensors, CONFIG, seed=0)
+    edit(directory, {"target_hidden_size": 48}, lambda t: t.pop("embed_tokens.weight"))
+    with pytest.raises(
+        ModelError, match=r"no tensor 'embed_tokens.weight'; expected one of shape \[60, 32\]"
+    ):
+        Eagle3Head.load(directory, wide)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_head_without_an_output_projection_has_its_targets(
+    normed: bool, directory: Path, target: Model
+) -> None:
+    config = {"draft_vocab_size": None, "norm_output": normed}
+    edit(directory, config, lambda t: [t.pop(name) for name in ("d2t", "t2d", "lm_head.weight")])
+    tensors = head_tensors() | {"lm_head.weight": target.head(torch.eye(H)).T}
+    check_drafts(directory, target, tensors, {**CONFIG, **config}, seed=0)
+
+
+def test_an_output_projection_may_be_the_heads_own_embedding(directory: Path, target: Model) -> None:
+    config, own = {"draft_vocab_size": VOCAB, "tie_word_embeddings": True}, torch.randn(VOCAB, H)
+
+    def tie(tensors: dict[str, Tensor]) -> None:
+        for name in ("d2t", "t2d", "lm_head.weight"):
+            del tensors[name]
+        tensors["embed_tokens.weight"] = own
+
+    edit(directory, config, tie)
+    tensors = head_tensors() | {"embed_tokens.weight": own, "lm_head.weight": own}
+    check_drafts(directory, target, tensors, CONFIG, seed=0)
 
 
 def test_own_embeddings_are_used(directory: Path, target: Model) -> None:
@@ -231,14 +393,19 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
         r"'d2t' has shape \[20\]; config.json wants \[21\]",
     ),
     "aux-range": (
-        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 8]}},
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 8]}},
         lambda t: None,
-        r"is \[1, 2, 8\]; it must list layers of the target, each 0 to 7",
+        r"is \[2, 3, 8\]; it must list layers of the target, each 0 to 7",
+    ),
+    "aux-outputs": (
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 7]}},
+        lambda t: None,
+        r"is \[1, 2, 7\]; it must list layers of the target, each 0 to 6",
     ),
     "aux-kind": (
         {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [True, 2, 4]}},
         lambda t: None,
-        r"is \[True, 2, 4\]; it must list layers of the target, each 0 to 7",
+        r"is \[True, 2, 4\]; it must list numbers of the target's layers",
     ),
     "eagle-config": (
         {"eagle_config": [1, 2, 3]},
@@ -262,11 +429,27 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
         "'draft_vocab_size' is 0; it must be a positive integer",
     ),
     "aux-count": (
-        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2]}},
+        {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4]}},
         lambda t: None,
         r"'fc.weight' has shape \[32, 96\]; config.json wants \[32, 64\]",
     ),
-    "variant": ({"norm_before_residual": True}, lambda t: None, "'norm_before_residual' is True"),
+    "both-norms": (
+        {"norm_before_fc": True, "eagle_config": {"fc_norm": True}},
+        lambda t: None,
+        "'fc_norm' is True, and so is 'norm_before_fc'",
+    ),
+    "latent": ({"kv_lora_rank": 16}, lambda t: None, "'kv_lora_rank' is 16; weft runs models without it"),
+    "last-state": (
+        {"eagle_config": {"use_aux_hidden_state": False}},
+        lambda t: None,
+        "eagle_config: 'use_aux_hidden_state' is False; weft runs True",
+    ),
+    "parallel": ({"speculators_model_type": "peagle"}, lambda t: None, "is 'peagle'; weft runs 'eagle3'"),
+    "target-width": (
+        {"target_hidden_size": 48},
+        lambda t: None,
+        r"'target_hidden_size' is 48; .* this target .* has 32",
+    ),
     "extra": ({}, lambda t: t.update({"fc.bias": torch.zeros(H)}), "unexpected tensors 'fc.bias'"),
 }
 
@@ -294,20 +477,7 @@ def context(target: Model, path: Path, num_draft_tokens: int) -> DrafterContext:
 def test_drafts_are_those_of_a_plain_head_whatever_was_refused(
     seed: int, directory: Path, target: Model
 ) -> None:
-    drafter, tensors = Eagle3.load(context(target, directory, 4)), head_tensors()
-
-    def oracle(tokens: Tensor, aux: Tensor, drafts: list[int]) -> Tensor:
-        behind, features = tokens[1:], aux @ tensors["fc.weight"].T
-        for draft in [*drafts, None]:
-            x, logits = plain_head(tensors, target.embedding[behind], features)
-            if draft is not None:
-                behind = torch.cat((behind, torch.tensor([draft])))
-                features = torch.cat((features, x[-1:]))
-        return logits[-1]
-
-    drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, 3 * H, seed)
-    drafting.run(4, [0, 2, 4])
-    assert drafting.compared > 0
+    check_drafts(directory, target, head_tensors(), CONFIG, seed)
 
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path, target: Model) -> None:

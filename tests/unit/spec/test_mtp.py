@@ -45,8 +45,8 @@ def rms(x: Tensor, weight: Tensor) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * weight
 
 
-def plain_module(t: dict[str, Tensor], embedded: Tensor, hidden: Tensor) -> Tensor:
-    """Outputs [L, H] of one row's entries from position 0, with nothing kept."""
+def plain_module(t: dict[str, Tensor], embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs [L, H] of one row's entries from position 0, with nothing kept: before the output norm and after."""
     size, length = H // HEADS, hidden.shape[0]
     both = torch.cat((rms(embedded, t["enorm.weight"]), rms(hidden, t["hnorm.weight"])), -1)
     x = both @ t["eh_proj.weight"].T
@@ -67,7 +67,8 @@ def plain_module(t: dict[str, Tensor], embedded: Tensor, hidden: Tensor) -> Tens
     x = x + (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, -1) @ t["self_attn.o_proj.weight"].T
     y = rms(x, t["post_attention_layernorm.weight"])
     gated = F.silu(y @ t["mlp.gate_proj.weight"].T) * (y @ t["mlp.up_proj.weight"].T)
-    return rms(x + gated @ t["mlp.down_proj.weight"].T, t["shared_head.norm.weight"])
+    x = x + gated @ t["mlp.down_proj.weight"].T
+    return x, rms(x, t["shared_head.norm.weight"])
 
 
 def plain_modules(path: Path, count: int) -> list[dict[str, Tensor]]:
@@ -76,25 +77,26 @@ def plain_modules(path: Path, count: int) -> list[dict[str, Tensor]]:
     return [{k.removeprefix(p): v for k, v in tensors.items() if k.startswith(p)} for p in prefixes]
 
 
-def recurrent_oracle(module: dict[str, Tensor], target: Model) -> Oracle:
+def recurrent_oracle(module: dict[str, Tensor], target: Model, reads_normed: bool = True) -> Oracle:
     def logits(tokens: Tensor, hidden: Tensor, drafts: list[int]) -> Tensor:
         behind = tokens[1:]
         for draft in [*drafts, None]:
-            out = plain_module(module, target.embedding[behind], hidden)
+            outputs = plain_module(module, target.embedding[behind], hidden)
             if draft is not None:
                 behind = torch.cat((behind, torch.tensor([draft])))
-                hidden = torch.cat((hidden, out[-1:]))
-        return target.logits(out[-1], is_normed=True)
+                hidden = torch.cat((hidden, outputs[reads_normed][-1:]))
+        return target.logits(outputs[1][-1], is_normed=True)
 
     return logits
 
 
-def chain_oracle(modules: list[dict[str, Tensor]], target: Model) -> Oracle:
+def chain_oracle(modules: list[dict[str, Tensor]], target: Model, reads_normed: bool = True) -> Oracle:
     def logits(tokens: Tensor, hidden: Tensor, drafts: list[int]) -> Tensor:
         text = torch.cat((tokens, torch.tensor(drafts, dtype=torch.int64)))
         for k in range(1, len(drafts) + 2):
-            hidden = plain_module(modules[k - 1], target.embedding[text[k : k + len(hidden)]], hidden)
-        return target.logits(hidden[-1], is_normed=True)
+            outputs = plain_module(modules[k - 1], target.embedding[text[k : k + len(hidden)]], hidden)
+            hidden = outputs[reads_normed]
+        return target.logits(outputs[1][-1], is_normed=True)
 
     return logits
 
@@ -214,9 +216,14 @@ def test_modules_inside_the_targets_checkpoint(kind: str, modules: int, tmp_path
     target = load_model(tmp_path)
     assert target.config.num_mtp_modules == modules
     drafter = Mtp.load(context(target, tmp_path, 2, given=False))
-    oracle = (recurrent_oracle(plain[0], target), chain_oracle(plain, target))[modules - 1]
+    reads_normed = kind == "deepseek"
+    assert drafter.aux_layers == (LAYERS + reads_normed,)
+    if modules == 1:
+        oracle = recurrent_oracle(plain[0], target, reads_normed)
+    else:
+        oracle = chain_oracle(plain, target, reads_normed)
     drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, H, 0)
-    drafting.run(2, [2])
+    drafting.run(2, [0, 2])
     assert drafting.compared > 0
 
 
@@ -257,7 +264,7 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
     "too-few": (
         {"num_nextn_predict_layers": 3},
         lambda t: None,
-        r"no tensor 'layers.2.enorm.weight'; expected one of shape \[32\]",
+        r"no tensor 'layers.2.self_attn.q_proj.weight'; expected one of shape \[32, 32\]",
     ),
     "too-many": (
         {"num_nextn_predict_layers": 1},

@@ -490,8 +490,9 @@ class ModelRunner:
         """Every plan that requests without logits processors can need, without duplicates."""
         max_batch = self.config.max_batch
         sizes = {
-            (bucket(num_rows, max_batch), speculation.draft_tokens(num_rows))
+            (bucket(num_rows, max_batch), num_drafts)
             for num_rows in range(1, max_batch + 1)
+            for num_drafts in speculation.draft_numbers(num_rows)
         }
         sizes |= {(batch, 0) for batch, _ in sizes}  # for requests that want no drafts
         kinds = [(batch, num_drafts, 0) for batch, num_drafts in sorted(sizes)]

@@ -37,6 +37,7 @@ from weft.core.beam_params import beam_pages_needed
 from weft.engine.kv.attention_span import AttentionSpan
 from weft.engine.kv.cache import KvManager
 from weft.engine.kv.pool import Move
+from weft.engine.scheduler.draft_lengths import DraftLengths
 from weft.engine.scheduler.pace import Pace
 from weft.engine.scheduler.policy import choose_yielding, next_to_run, share_tokens
 from weft.engine.scheduler.tuner import BatchTuner
@@ -331,7 +332,7 @@ class Scheduler:
         self.tuner = BatchTuner(config, capacity.kv.num_pages - 1, speculation.max_draft_tokens)
         self._config = config
         self._shares = config.shares_slots and config.policy != "static_batch"
-        self._num_drafts_of = [0, *map(speculation.draft_tokens, range(1, config.max_batch + 1))]
+        self.draft_lengths = DraftLengths(speculation, config.max_batch)
         self._begin_search = begin_search
         self._rereading: list[Sequence] = []
         self._grown: list[Sequence] = []
@@ -372,6 +373,14 @@ class Scheduler:
         """Make a sequence read its text again, after an edit. It is preempted once no batch in flight refers to it."""
         self._rereading.append(sequence)
         self.waiting.num_changes += 1
+
+    def note_iteration(
+        self, num_rows: int, num_drafts: int, seconds: float, accepted: abc.Sequence[int]
+    ) -> None:
+        """Add a measured iteration without prompts (`DraftLengths.note`). If another number of drafts is due, the last
+        schedule must not be repeated."""
+        if self.draft_lengths.note(num_rows, num_drafts, seconds, accepted):
+            self.waiting.num_changes += 1
 
     def prompt_tokens_read(self) -> dict[int, int]:
         """The number of tokens of each unfinished prompt that are cached, prefilled or in flight, by sequence id."""
@@ -424,7 +433,7 @@ class Scheduler:
         limits = record.limits = self.tuner.limits
         budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
         if self._config.chunked:
-            budget = self.pace.max_tokens(len(schedule.decoding), budget)
+            budget = self.pace.max_tokens(len(schedule.decoding), schedule.num_drafts, budget)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
@@ -477,7 +486,7 @@ class Scheduler:
         the number of rows, so that few graphs are needed."""
         if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
-        return self._num_drafts_of[_num_rows(decoding)]
+        return self.draft_lengths.choose(_num_rows(decoding))
 
     def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
         """Give slots and pages to waiting sequences, in order, while `budget` has tokens left for their prompts."""

@@ -14,6 +14,7 @@ from weft.config import package_model_path
 from weft.engine.runner.step import GuidedLogits, Plan
 from weft.errors import InputError
 from weft.models.base import PagedKV
+from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.runtime import get as get_runtime
@@ -68,7 +69,8 @@ def test_bytes_are_those_of_the_tensors_that_are_read(bench: Bench, num_drafts: 
     model = Llama(bench.model.config, target.target(bench))  # type: ignore[arg-type]
     with torch.inference_mode():
         weights: Any = head.head(bench)
-        Eagle3Head(bench.model.config, bench.head.aux_layers, TINY.draft_vocab or 0, weights, model)
+        sizes = bench.head.aux_layers, bench.model.config.hidden_size, TINY.draft_vocab or 0
+        Eagle3Head(Eagle3Config(bench.model.config, *sizes), weights, model)
     found = traffic(bench.model.config, bench.head, batch, num_drafts, context)
 
     del target.taken["model.embed_tokens.weight"]
