@@ -52,6 +52,9 @@ MODELS = {
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
     "Qwen3NextForCausalLM": "weft.models.qwen3_next:Qwen3Next",
+    "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
+    "GraniteForCausalLM": "weft.models.granite:Granite",
+    "Phi3ForCausalLM": "weft.models.phi3:Phi3",
 }
 
 # Ways to run an architecture that is not among MODELS.

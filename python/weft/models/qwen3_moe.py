@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from weft.models.config import MixtureConfig, ModelConfig, parse_decoder
+from weft.models.config import MixtureConfig
 from weft.models.fields import Fields
 from weft.models.qwen3 import Qwen3
 from weft.ops.routing import Choice
@@ -14,9 +14,15 @@ from weft.ops.routing import Choice
 class Qwen3Moe(Qwen3):
     """See `Decoder`."""
 
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+    }
+
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        return parse_decoder(data, where, mixture=parse_mixture(Fields(data, where)), **cls.traits)
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        return {"mixture": parse_mixture(fields)}
 
 
 def parse_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
