@@ -23,8 +23,10 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional as F
 
-from weft.models.config import DTYPES, Rope
+from weft.models.config import DTYPES
 from weft.models.memory import Pages
+from weft.models.rope import Rope
+from weft.ops.activation import SWIGLU
 from weft.ops.attention import Heads, Rows, attend
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import embed
@@ -74,7 +76,7 @@ def products(rows: int, dtype: torch.dtype) -> Iterator[Pair]:
             lambda turned=turned, y=y: torch.addmm(x, y, turned),
         )
     weight = weights(2 * INNER, HIDDEN)
-    gated, both = Linear(weight, swiglu=True), weight.float().t().contiguous()
+    gated, both = Linear(weight, activation=SWIGLU, gated=True), weight.float().t().contiguous()
 
     def gate_by_torch() -> Tensor:
         gate, up = (normed(x) @ both).split(INNER, 1)

@@ -15,8 +15,11 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
+#include "kernels/layer/gated_norm.h"
+#include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/recur.h"
@@ -32,10 +35,34 @@ namespace {
 using Address = std::uintptr_t;
 using Made = std::unique_ptr<Kernel>;
 
+// out = x + norm(rows), `count` rows of `width` floats.
+NormCall add_norm_call(Address x, std::int64_t x_row, Address rows, std::int64_t rows_row, Address weight, float eps,
+                       Address out, std::int64_t out_row, std::int64_t count, std::int64_t width, Address live) {
+  return {pointer<const float>(rows),
+          pointer<const float>(weight),
+          pointer<float>(out),
+          count,
+          width,
+          rows_row,
+          out_row,
+          eps,
+          pointer<const std::int64_t>(live),
+          pointer<const float>(x),
+          x_row};
+}
+
+Made add_norm(Address x, Address rows, Address weight, Address out, std::int64_t count, std::int64_t width,
+              std::int64_t x_row, std::int64_t rows_row, std::int64_t out_row, float eps, int threads, Address live) {
+  const NormCall call = add_norm_call(x, x_row, rows, rows_row, weight, eps, out, out_row, count, width, live);
+  return kernel_of([call, threads] { rms_norm_cpu(call, threads); });
+}
+
 Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
             Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
-            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool swiglu, bool tiled,
-            int threads, Address live) {
+            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool gated, int function,
+            float slope, float limit, float shift, float scale, float softcap, bool tiled, int threads, Address live,
+            Address added, Address added_norm, std::int64_t added_row, float added_eps, Address total,
+            std::int64_t total_row) {
   LinearCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
@@ -44,19 +71,29 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
   call.also_row = also_row;
-  call.eps = eps, call.gated = swiglu, call.tiled = tiled, call.threads = threads;
-  if (swiglu) call.activation.function = Function::kSilu;
+  call.eps = eps, call.gated = gated, call.tiled = tiled, call.threads = threads;
+  call.activation = {static_cast<Function>(function), slope, limit, shift};
+  call.scale = scale, call.softcap = softcap;
   call.live = pointer<const std::int64_t>(live);
-  return kernel_of([call] { linear_cpu(call); });
+  if (!added) return kernel_of([call] { linear_cpu(call); });
+  const NormCall sum =
+      add_norm_call(x, x_row, added, added_row, added_norm, added_eps, total, total_row, rows, inputs, live);
+  call.x = sum.out, call.x_row = total_row;
+  return kernel_of([call, sum] {
+    rms_norm_cpu(sum, call.threads);
+    linear_cpu(call);
+  });
 }
 
 Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
              Address down_bias, int dtype, bool gated, bool tiled, int function, float slope, float limit, float shift,
              std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
-             std::int64_t x_row, std::int64_t out_row, int threads, Address live) {
+             std::int64_t x_row, std::int64_t out_row, int threads, Address live, Address residual,
+             std::int64_t residual_row) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
+  call.residual = pointer<const float>(residual), call.residual_row = residual_row;
   call.up = pointer<const void>(up), call.down = pointer<const void>(down);
   call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
   call.dtype = static_cast<DType>(dtype), call.gated = gated, call.tiled = tiled;
@@ -65,6 +102,32 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
   call.x_row = x_row, call.out_row = out_row, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
+}
+
+Made choose(Address logits, Address bias, Address index, Address weights, std::int64_t rows, std::int64_t logits_row,
+            int scores, bool renormalizes, bool shared_gate, float scale, std::int64_t experts, std::int64_t chosen,
+            std::int64_t groups, std::int64_t top_groups, std::int64_t group_top, std::int64_t shared, Address x,
+            Address norm, Address out, std::int64_t width, std::int64_t x_row, std::int64_t out_row, float eps,
+            int threads, Address live) {
+  ChooseCall call{};
+  call.logits = pointer<const float>(logits), call.bias = pointer<const float>(bias);
+  call.index = pointer<std::int64_t>(index), call.weights = pointer<float>(weights);
+  call.rows = rows, call.logits_row = logits_row;
+  call.choice = {static_cast<Scores>(scores),
+                 renormalizes,
+                 shared_gate,
+                 scale,
+                 experts,
+                 chosen,
+                 groups,
+                 top_groups,
+                 group_top,
+                 shared};
+  call.norm.x = pointer<const float>(x), call.norm.weight = pointer<const float>(norm);
+  call.norm.out = pointer<float>(out), call.norm.width = width;
+  call.norm.x_row = x_row, call.norm.out_row = out_row, call.norm.eps = eps;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return kernel_of([call] { choose_cpu(call); });
 }
 
 Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::int64_t width, std::int64_t x_row,
@@ -81,16 +144,18 @@ Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::in
   return kernel_of([call] { rms_norm_cpu(call); });
 }
 
-Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address cache,
-            Address out, Address page_table, Address base, Address count, Address starts, std::int64_t rows,
-            std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads, std::int64_t key_size,
-            std::int64_t value_size, std::int64_t page_size, std::int64_t token_size, std::int64_t values,
-            std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs, std::int64_t window,
-            std::int64_t sinks, float eps, float scale, float softcap, int threads) {
+Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address gate,
+            Address cache, Address out, Address page_table, Address base, Address count, Address starts,
+            std::int64_t rows, std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads,
+            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, std::int64_t token_size,
+            std::int64_t values, std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs,
+            std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads, std::int64_t window,
+            std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps, float scale, float softcap,
+            int threads) {
   AttendCall call{};
   call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
   call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
-  call.sink_logits = pointer<const float>(sink_logits);
+  call.sink_logits = pointer<const float>(sink_logits), call.gate = pointer<const float>(gate);
   call.cache = pointer<float>(cache), call.out = pointer<float>(out);
   call.page_table = pointer<const std::int32_t>(page_table);
   call.base = pointer<const std::int64_t>(base), call.count = pointer<const std::int64_t>(count);
@@ -98,10 +163,42 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   call.rows = rows, call.width = width, call.offset = offset;
   call.heads = heads, call.kv_heads = kv_heads, call.key_size = key_size, call.value_size = value_size;
   call.page_size = page_size, call.token_size = token_size, call.values = values, call.table_width = table_width;
-  call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs;
-  call.window = window, call.sinks = sinks;
+  call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs, call.first_rotated = first_rotated;
+  call.q_norm_heads = q_norm_heads, call.k_norm_heads = k_norm_heads;
+  call.window = window, call.sinks = sinks, call.qkv_row = qkv_row, call.gate_row = gate_row;
   call.eps = eps, call.scale = scale, call.softcap = softcap, call.threads = threads;
   return kernel_of([call] { attend_cpu(call); });
+}
+
+HeadsCall heads_call(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                     std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                     std::int64_t out_row, int threads, Address live) {
+  HeadsCall call{};
+  call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.out = pointer<float>(out);
+  call.dtype = static_cast<DType>(dtype), call.tiled = tiled;
+  call.rows = rows, call.heads = heads, call.inputs = inputs, call.outputs = outputs;
+  call.x_row = x_row, call.x_head = inputs, call.out_row = out_row, call.out_head = outputs;
+  call.threads = threads, call.live = pointer<const std::int64_t>(live);
+  return call;
+}
+
+Made latent_queries(Address x, Address latent, Address panels, Address norm, int dtype, bool tiled, Address out,
+                    std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
+                    std::int64_t rotated, std::int64_t x_row, std::int64_t latent_row, std::int64_t out_row, float eps,
+                    int threads, Address live) {
+  LatentCall call{};
+  call.queries = heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  call.latent = pointer<const float>(latent), call.latent_row = latent_row, call.rotated = rotated;
+  call.norm = pointer<const float>(norm), call.eps = eps;
+  return kernel_of([call] { latent_queries_cpu(call); });
+}
+
+Made multiply_heads(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+                    std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
+                    std::int64_t out_row, int threads, Address live) {
+  const HeadsCall call =
+      heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  return kernel_of([call] { multiply_heads_cpu(call); });
 }
 
 Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> &sizes,
@@ -115,7 +212,7 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
 }
 
 EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows,
-                     std::int64_t vocab, std::int64_t width, Address live) {
+                     std::int64_t vocab, std::int64_t width, float scale, Address live) {
   return {pointer<const void>(weight),
           static_cast<DType>(dtype),
           static_cast<EmbedLayout>(layout),
@@ -124,19 +221,20 @@ EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Addr
           rows,
           vocab,
           width,
+          scale,
           pointer<const std::int64_t>(live)};
 }
 
 Made embed(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
-           std::int64_t width, Address live) {
-  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live);
+           std::int64_t width, float scale, Address live) {
+  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live);
   return kernel_of([call] { embed_cpu(call); });
 }
 
 Made join_norms(Address weight, int dtype, int layout, Address tokens, Address hidden, Address embed_norm,
                 Address hidden_norm, Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width,
-                std::int64_t hidden_row, float embed_eps, float hidden_eps, Address live) {
-  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, live),
+                std::int64_t hidden_row, float embed_eps, float hidden_eps, float scale, Address live) {
+  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),
@@ -206,8 +304,8 @@ RecurrentCache recurrent_cache(Address base, Address decay, Address key, Address
 }
 
 Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address q, Address k, Address v, Address decay,
-           Address beta, Address rates, Address out, std::int64_t q_row, std::int64_t k_row, std::int64_t v_row,
-           std::int64_t decay_row, std::int64_t beta_row, int threads) {
+           Address beta, Address rates, Address gate_rates, Address gate_bias, Address out, std::int64_t q_row,
+           std::int64_t k_row, std::int64_t v_row, std::int64_t decay_row, std::int64_t beta_row, int threads) {
   const RecurCall call{rows,
                        cache,
                        pointer<const float>(q),
@@ -216,6 +314,8 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        pointer<const float>(decay),
                        pointer<const float>(beta),
                        pointer<const float>(rates),
+                       pointer<const float>(gate_rates),
+                       pointer<const float>(gate_bias),
                        pointer<float>(out),
                        q_row,
                        k_row,
@@ -225,6 +325,23 @@ Made recur(const StateRows &rows, const RecurrentCache &cache, int kind, Address
                        static_cast<Decay>(kind),
                        threads};
   return kernel_of([call] { recur_cpu(call); });
+}
+
+Made gated_norm(Address x, Address gate, Address weight, Address out, std::int64_t rows, std::int64_t heads,
+                std::int64_t size, std::int64_t x_row, std::int64_t gate_row, float eps, int threads, Address live) {
+  const GatedNormCall call{pointer<const float>(x),
+                           pointer<const float>(gate),
+                           pointer<const float>(weight),
+                           pointer<float>(out),
+                           rows,
+                           heads,
+                           size,
+                           x_row,
+                           gate_row,
+                           eps,
+                           threads,
+                           pointer<const std::int64_t>(live)};
+  return kernel_of([call] { gated_norm_cpu(call); });
 }
 
 Made settle_recurrence(const RecurrentCache &cache, int kind, Address rates, Address target, Address slots,
@@ -362,12 +479,16 @@ void bind_kernels(nb::module_ &m) {
   m.def("chain_kernels", [](bool chains) { chains_kernels = chains; }, nb::arg("chains"));  // CUDA kernels only
   m.def("linear_cpu", &linear);
   m.def("experts_cpu", &experts);
+  m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);
+  m.def("add_norm_cpu", &add_norm);
   m.def("attend_cpu", &attend);
+  m.def("latent_queries_cpu", &latent_queries);
+  m.def("multiply_heads_cpu", &multiply_heads);
   m.def("embed_cpu", &embed);
   m.def("join_norms_cpu", &join_norms);
   m.def("take_rows_cpu", &take_rows);
@@ -378,6 +499,7 @@ void bind_kernels(nb::module_ &m) {
   nb::class_<RecurrentCache>(m, "RecurrentCache");
   m.def("recurrent_cache", &recurrent_cache);
   m.def("recur_cpu", &recur);
+  m.def("gated_norm_cpu", &gated_norm);
   m.def("settle_recurrence_cpu", &settle_recurrence);
   nb::class_<ConvolutionCache>(m, "ConvolutionCache");
   m.def("convolution_cache", &convolution_cache);

@@ -49,6 +49,8 @@ MODELS = {
     "Qwen2ForCausalLM": "weft.models.qwen2:Qwen2",
     "Qwen3ForCausalLM": "weft.models.qwen3:Qwen3",
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
+    "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
+    "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
 }
 
 # Ways to run an architecture that is not among MODELS.

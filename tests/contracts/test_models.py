@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -19,6 +20,7 @@ from weft import _core
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
 from weft.ops.attention import Rows, Window
+from weft.ops.state_rows import StateRows
 from weft.registry import MODELS, load
 
 SIZES = {
@@ -32,7 +34,29 @@ SIZES = {
     "max_position_embeddings": 64,
     "sliding_window": None,
     "tie_word_embeddings": False,
+    # Of mixtures of experts, latent attention and the gated delta rule.
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 8,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 12,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
 }
+
+CHANGES: dict[str, dict[str, Any]] = {}
+"""Other values for architectures whose configs refuse those of `SIZES`."""
 
 # Architectures that transformers does not have, and those of the same decoder that it has.
 SAME_AS = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
@@ -48,7 +72,11 @@ def save(architecture: str, directory: Path) -> Any:
     """A random checkpoint of the architecture, saved; the transformers model."""
     oracle_class = getattr(transformers, SAME_AS.get(architecture, architecture))
     torch.manual_seed(1)
-    oracle = oracle_class(oracle_class.config_class(**SIZES)).eval()
+    config_class = oracle_class.config_class
+    default = config_class()
+    known = {*default.to_dict(), *default.attribute_map}
+    sizes = {key: value for key, value in SIZES.items() if key in known}
+    oracle = oracle_class(config_class(**sizes, **CHANGES.get(architecture, {}))).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -58,12 +86,19 @@ def save(architecture: str, directory: Path) -> Any:
     return oracle
 
 
+def states_of(kv: PagedKV) -> StateRows | None:
+    """The states of two rows, without drafts; None if the model has no states."""
+    if kv.states is None:
+        return None
+    return kv.states.rows(torch.arange(2, device=kv.states.owed.device), 0)
+
+
 class Step:
     """A launched forward: two rows of four tokens, what it writes allocated before."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.kv = PagedKV.for_model(model, 9, 4)
+        self.kv = PagedKV.for_model(model, 9, 4, num_slots=2)
         self.page_table = torch.randperm(8).view(2, 4).int() + 1
         self.base = torch.tensor([5, 9])
         self.tokens = torch.randint(0, SIZES["vocab_size"], (2, 4))
@@ -71,9 +106,8 @@ class Step:
         self.aux = torch.zeros(2, 4, 2 * SIZES["hidden_size"], dtype=model.config.dtype)
 
     def __call__(self) -> None:
-        hidden = self.model.forward(
-            self.tokens, self.kv, Rows(self.page_table, self.base, 4), (0, 2), self.aux
-        )
+        rows = Rows(self.page_table, self.base, 4, states=states_of(self.kv))
+        hidden = self.model.forward(self.tokens, self.kv, rows, (0, 2), self.aux)
         self.model.logits(hidden.last, self.logits)
         self.base.add_(1)
 
@@ -94,12 +128,12 @@ def test_layers_attend_within_the_windows_of_the_cache(architecture: str, tmp_pa
 def check_logits(model: Model, oracle: Any, windows: list[Window] | None = None) -> None:
     """Compare the logits of two texts, read in parts."""
     tokens = torch.randint(0, SIZES["vocab_size"], (2, 20))
-    kv = PagedKV.for_model(model, 11, 4, windows)
+    kv = PagedKV.for_model(model, 11, 4, windows, num_slots=2)
     table = torch.randperm(10).view(2, 5).int() + 1
     got = []
     with torch.inference_mode():
         for start, stop in ((0, 13), (13, 14), (14, 18), (18, 20)):
-            rows = Rows(table, torch.full((2,), start), stop - start)
+            rows = Rows(table, torch.full((2,), start), stop - start, states=states_of(kv))
             hidden = model.forward(tokens[:, start:stop], kv, rows)
             got.append(model.logits(hidden.last))
         wanted = oracle(tokens).logits
@@ -114,9 +148,10 @@ def test_weights_of_16_bits_give_the_results_of_the_same_values(
     the last bits where tiles of AMX multiply bfloat16."""
     tolerance = 1e-3 if dtype == "bfloat16" and _core.has_tiles() else 0.0
     close = partial(torch.testing.assert_close, rtol=tolerance, atol=tolerance)
-    oracle = save(architecture, tmp_path)
+    save(architecture, tmp_path)
     halves = load_model(tmp_path, dtype=dtype)
-    tensors = {name: t.to(getattr(torch, dtype)).float() for name, t in oracle.state_dict().items()}
+    stored = load_file(tmp_path / "model.safetensors")
+    tensors = {name: t.to(getattr(torch, dtype)).float() for name, t in stored.items()}
     widened = model_in_memory(tensors, json.loads((tmp_path / "config.json").read_text()), dtype="float32")
     assert halves.embedding.dtype == getattr(torch, dtype)
     assert widened.embedding.dtype == torch.float32
@@ -150,12 +185,12 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
 
     with cuda_device_guard(), FakeTensorMode(), torch.inference_mode():
         model: Model = load("models", architecture)(config, FakeWeights())
-        kv = PagedKV.for_model(model, 9, 4)
+        kv = PagedKV.for_model(model, 9, 4, num_slots=2)
         page_table = torch.zeros(2, 4, dtype=torch.int32, device="cuda")
         base = torch.zeros(2, dtype=torch.int64, device="cuda")
         for width in (1, 4, 40):
             tokens = torch.zeros(2, width, dtype=torch.int64, device="cuda")
-            rows = Rows(page_table, base, width)
+            rows = Rows(page_table, base, width, states=states_of(kv))
             hidden = model.forward(tokens, kv, rows, (1,))
             logits = model.logits(hidden.last)
             assert logits.device.type == hidden.aux.device.type == "cuda"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from support.experts import Layer, layer_of, routed
-from weft.ops.experts import Activation, Function
+from weft.ops.activation import Activation, Function
 
 pytestmark = [
     pytest.mark.gpu,

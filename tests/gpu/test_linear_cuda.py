@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from support.kernels.linear import CASES, Case, Inputs
+from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.linear import FEW_ROWS, Linear, Norm
 from weft.ops.rows import embed, join_norms, take_rows
 from weft.runtime.cuda import cuda_runtime
@@ -22,9 +23,11 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 6e-2}
 LAYER = (
     Case(6144, 4096, norm=True),
     Case(4096, 4096, residual=True),
-    Case(28672, 4096, norm=True, swiglu=True),
+    Case(28672, 4096, norm=True, activation=SWIGLU, gated=True),
     Case(4096, 14336, residual=True),
     Case(4608, 3584, norm=True, bias=True),
+    Case(4608, 3584, norm=True, added=True, wide_norms=True),
+    Case(28672, 3840, norm=True, added=True, activation=Activation(Function.GELU_TANH), gated=True),
 )
 
 
@@ -39,6 +42,10 @@ def cases() -> list[Case]:
 def test_products_match_plain_torch(case: Case) -> None:
     inputs = Inputs(case, "cuda")
     assert inputs.error(inputs.run()) < 2 * case.tolerance
+    if inputs.added is not None:
+        wanted = inputs.wanted_total()
+        error = (inputs.added.total - wanted).abs().max() / wanted.abs().max()
+        assert error < 2 * case.tolerance
 
 
 @pytest.mark.parametrize("case", LAYER, ids=str)
@@ -46,11 +53,14 @@ def test_products_match_plain_torch(case: Case) -> None:
 def test_a_rows_bits_are_its_own(case: Case, dtype: str) -> None:
     """Again, alone, and at another place."""
     inputs = Inputs(replace(case, rows=FEW_ROWS, dtype=dtype), "cuda")
-    linear = Linear(inputs.weight, inputs.bias, swiglu=case.swiglu)
+    linear = inputs.linear()
 
     def run(rows: list[int]) -> torch.Tensor:
         residual = None if inputs.residual is None else inputs.residual[rows]
-        return linear(inputs.x[rows], inputs.norm, residual=residual)
+        x, added = inputs.x[rows], inputs.added
+        if added is not None:
+            added = replace(added, rows=added.rows[rows], total=torch.empty_like(x))
+        return linear(x, inputs.norm, residual=residual, added=added)
 
     every = list(range(FEW_ROWS))
     whole = run(every)

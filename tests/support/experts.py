@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.ops.experts import Activation, Experts
+from weft.ops.activation import Activation
+from weft.ops.experts import Experts
 
 
 @dataclass

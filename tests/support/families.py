@@ -107,7 +107,14 @@ SMALL: dict[str, Any] = {
 """Sizes by key for a small network of any family."""
 
 
-OWN: dict[str, dict[str, Any]] = {"llama": {}, "mistral": {}, "qwen2": {}, "qwen3": {}}
+OWN: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    "llama yarn": {"rope_parameters": YARN},
+    "mistral": {},
+    "qwen2": {},
+    "qwen3": {},
+}
 """Families that weft's own modules run."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -182,15 +189,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "stablelm": {},
     "starcoder2": {},
-    "llama dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
-    "llama yarn": {
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1e4,
-            "factor": 4.0,
-            "original_max_position_embeddings": 128,
-        }
-    },
 }
 """Families without recurrent states."""
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/layer/group.h"
+#include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
 
@@ -35,43 +36,72 @@ std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t posit
   return page > 0 ? page * call.page_size + position % call.page_size : -1;
 }
 
-// out = head, normalised with `norm` unless it is null, and rotated (RoPE) in its first `pairs` pairs of dimensions.
-WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float eps, const float *rotary,
-                                   std::int64_t pairs, std::int64_t size, float *out) {
-  float scale = 1;
-  if (norm) {
-    float squares = 0;
-    for (std::int64_t d = 0; d < size; ++d) squares += head[d] * head[d];
-    scale = 1 / std::sqrt(squares / static_cast<float>(size) + eps);
-  }
-  for (std::int64_t d = 0; d < 2 * pairs; d += 2) {
+// Returns 1 / sqrt(mean(x^2) + eps) over `size` floats.
+WEFT_MULTIVERSION float norm_scale(const float *x, std::int64_t size, float eps) {
+  float squares = 0;
+  for (std::int64_t d = 0; d < size; ++d) squares += x[d] * x[d];
+  return 1 / std::sqrt(squares / static_cast<float>(size) + eps);
+}
+
+// out = head * scale * norm unless `norm` is null, with `pairs` pairs of dimensions from `first` on rotated (RoPE).
+WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float scale, const float *rotary,
+                                   std::int64_t first, std::int64_t pairs, std::int64_t size, float *out) {
+  const std::int64_t last = first + 2 * pairs;
+  for (std::int64_t d = 0; d < first; ++d) out[d] = norm ? head[d] * scale * norm[d] : head[d];
+  for (std::int64_t d = first; d < last; d += 2) {
     const float a = norm ? head[d] * scale * norm[d] : head[d];
     const float b = norm ? head[d + 1] * scale * norm[d + 1] : head[d + 1];
-    const float cos = rotary[d], sin = rotary[d + 1];
+    const float cos = rotary[d - first], sin = rotary[d - first + 1];
     out[d] = a * cos - b * sin;
     out[d + 1] = a * sin + b * cos;
   }
-  for (std::int64_t d = 2 * pairs; d < size; ++d) out[d] = norm ? head[d] * scale * norm[d] : head[d];
+  for (std::int64_t d = last; d < size; ++d) out[d] = norm ? head[d] * scale * norm[d] : head[d];
 }
+
+// out = out * sigmoid(gate)
+WEFT_MULTIVERSION void multiply_by_gate(const float *gate, std::int64_t size, float *out) {
+  for (std::int64_t d = 0; d < size; ++d) out[d] /= 1 + vector_exp(-gate[d]);
+}
+
+// The norm of the queries or of the keys of one token.
+class HeadNorm {
+ public:
+  // `all` are the token's queries or keys; `size` is that of one of them. `weight` may be null.
+  HeadNorm(const float *weight, std::int64_t heads, const float *all, std::int64_t size, float eps)
+      : weight_(weight), all_(all), size_(size), eps_(eps), is_joint_(heads > 1) {
+    if (weight && is_joint_) scale_ = norm_scale(all, heads * size, eps);
+  }
+
+  // Writes head `h`, normalised and rotated, to `out`.
+  void operator()(const AttendCall &call, std::int64_t h, const float *rotary, float *out) const {
+    const float *head = all_ + h * size_;
+    const float *weight = weight_ && is_joint_ ? weight_ + h * size_ : weight_;
+    const float scale = weight && !is_joint_ ? norm_scale(head, size_, eps_) : scale_;
+    rotate_head(head, weight, scale, rotary, call.first_rotated, call.rotary_pairs, size_, out);
+  }
+
+ private:
+  const float *weight_, *all_;
+  const std::int64_t size_;
+  const float eps_;
+  const bool is_joint_;
+  float scale_ = 1;
+};
 
 const float *rotary_at(const AttendCall &call, std::int64_t position) {
   return call.rotary + std::min(position, call.rotary_rows - 1) * 2 * call.rotary_pairs;
 }
 
-// The number of floats of a token in qkv.
-std::int64_t token_width(const AttendCall &call) {
-  return (call.heads + call.kv_heads) * call.key_size + (call.values ? call.kv_heads * call.value_size : 0);
-}
-
 // Writes the keys and values of key head `h` for new tokens begin..end-1 of a row to the cache.
 void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h, std::int64_t begin, std::int64_t end) {
-  const std::int64_t dim = call.key_size, width = token_width(call);
+  const std::int64_t dim = call.key_size;
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t position = tokens.position + t, place = place_of(call, tokens.row, position);
     if (place < 0) continue;
-    const float *keys = call.qkv + (tokens.first + t) * width + call.heads * dim;
+    const float *keys = call.qkv + (tokens.first + t) * call.qkv_row + call.heads * dim;
     float *to = call.cache + place * call.token_size;
-    rotate_head(keys + h * dim, call.k_norm, call.eps, rotary_at(call, position), call.rotary_pairs, dim, to + h * dim);
+    const HeadNorm norm(call.k_norm, call.k_norm_heads, keys, dim, call.eps);
+    norm(call, h, rotary_at(call, position), to + h * dim);
     if (!call.values) continue;
     const std::int64_t size = call.value_size;
     std::memcpy(to + call.values + h * size, keys + call.kv_heads * dim + h * size,
@@ -127,7 +157,7 @@ Heads heads_of(const AttendCall &call, std::int64_t part) {
 void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads, std::int64_t begin, std::int64_t end,
                   Scratch &scratch) {
   const std::int64_t dim = call.key_size, h = heads.key_head, count = (end - begin) * (heads.end - heads.begin);
-  const std::int64_t width = token_width(call), values = call.values ? call.values + h * (call.value_size - dim) : 0;
+  const std::int64_t values = call.values ? call.values + h * (call.value_size - dim) : 0;
   const std::int64_t longest = std::min(all.position + end, call.table_width * call.page_size);
   const std::int64_t sinks = call.window ? call.sinks : 0, reach = call.window ? call.window - sinks : longest;
   const std::int64_t low = std::max(std::min(all.position + begin + 1, longest) - reach, sinks);
@@ -147,10 +177,10 @@ void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads,
   }
   for (std::int64_t t = begin, m = 0; t < end; ++t) {
     const float *rotary = rotary_at(call, all.position + t);
+    const HeadNorm norm(call.q_norm, call.q_norm_heads, call.qkv + (all.first + t) * call.qkv_row, dim, call.eps);
     for (std::int64_t head = heads.begin; head < heads.end; ++head, ++m) {
       float *rotated = scratch.rotated.data() + m * dim;
-      rotate_head(call.qkv + (all.first + t) * width + head * dim, call.q_norm, call.eps, rotary, call.rotary_pairs,
-                  dim, rotated);
+      norm(call, head, rotary, rotated);
       scratch.queries[size(m)] = rotated;
       scratch.outs[size(m)] = call.out + ((all.first + t) * call.heads + head) * call.value_size;
       if (call.sink_logits) scratch.sink_logits[size(m)] = call.sink_logits[head];
@@ -163,6 +193,12 @@ void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads,
                 scratch.outs.data(), count, tokens, num_keys, values, dim, call.value_size, call.scale, call.softcap,
                 call.sink_logits ? scratch.sink_logits.data() : nullptr, scratch.keys.data(), scratch.scores.data(),
                 stride});
+  if (!call.gate) return;
+  for (std::int64_t t = begin, m = 0; t < end; ++t) {
+    const float *gate = call.gate + (all.first + t) * call.gate_row;
+    for (std::int64_t head = heads.begin; head < heads.end; ++head, ++m)
+      multiply_by_gate(gate + head * call.value_size, call.value_size, scratch.outs[size(m)]);
+  }
 }
 
 Scratch &thread_scratch() {

@@ -152,17 +152,27 @@ void multiply(const ExpertsCall &call, const Product &p, std::int64_t total, Scr
   });
 }
 
-// Adds the weighted results of the sorted rows to rows begin..end-1, each row's in the order of its choices.
+// Writes rows begin..end-1: a row's weighted results, added in the order of its choices, and then the residual.
 WEFT_MULTIVERSION void combine(const ExpertsCall &call, const float *sorted, const std::int64_t *places,
                                std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kBlock = 256;  // the sums are kept apart from `out`, which may be the residual
   for (std::int64_t r = begin; r < end; ++r) {
-    float *out = call.out + r * call.out_row;
-    std::fill_n(out, call.hidden, 0.0f);
-    for (std::int64_t j = 0; j < call.chosen; ++j) {
-      const std::int64_t place = places[r * call.chosen + j];
-      if (place < 0) continue;
-      const float weight = call.weights[r * call.chosen + j], *from = sorted + place * call.hidden;
-      for (std::int64_t n = 0; n < call.hidden; ++n) out[n] += weight * from[n];
+    for (std::int64_t first = 0; first < call.hidden; first += kBlock) {
+      const std::int64_t count = std::min(kBlock, call.hidden - first);
+      float sums[kBlock] = {};
+      for (std::int64_t j = 0; j < call.chosen; ++j) {
+        const std::int64_t place = places[r * call.chosen + j];
+        if (place < 0) continue;
+        const float weight = call.weights[r * call.chosen + j], *from = sorted + place * call.hidden + first;
+        for (std::int64_t n = 0; n < count; ++n) sums[n] += weight * from[n];
+      }
+      float *out = call.out + r * call.out_row + first;
+      if (call.residual) {
+        const float *residual = call.residual + r * call.residual_row + first;
+        for (std::int64_t n = 0; n < count; ++n) out[n] = residual[n] + sums[n];
+      } else {
+        std::copy_n(sums, count, out);
+      }
     }
   }
 }
@@ -196,6 +206,7 @@ void experts_cpu(const ExpertsCall &call) {
     ExpertsCall part = call;
     part.rows = std::min(chunk, rows - first), part.live = nullptr;
     part.x += first * call.x_row, part.out += first * call.out_row;
+    if (call.residual) part.residual += first * call.residual_row;
     part.index += first * call.chosen, part.weights += first * call.chosen;
     run_chunk(part);
   }

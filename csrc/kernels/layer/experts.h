@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// out[n] = sum_j weights[n, j] (down[e] activation(up[e] x[n] + up_bias[e]) + down_bias[e]), with e = index[n, j] and j
-// in order. An index outside [0, experts) adds nothing.
+// out[n] = residual[n] + sum_j weights[n, j] (down[e] activation(up[e] x[n] + up_bias[e]) + down_bias[e]), with
+// e = index[n, j] and j in order. An index outside [0, experts) adds nothing.
 //
 // `up` and `down` hold the experts' panels one after another, each as in linear.h. With `gated`, `up` has gates and ups
 // in alternating panels, and up_bias the gates', then the ups'. The panels of experts without rows are not read.
@@ -17,13 +17,14 @@ struct ExpertsCall {
   const float *x;             // [rows, hidden], x_row floats between rows
   const std::int64_t *index;  // [rows, chosen]
   const float *weights;       // [rows, chosen]
+  const float *residual;      // [rows, hidden], residual_row floats between rows, or null; may be `out`
   float *out;                 // [rows, hidden], out_row floats between rows
   const void *up, *down;
   const float *up_bias, *down_bias;  // or null
   DType dtype;
   bool gated, tiled;
   Activation activation;
-  std::int64_t rows, hidden, inner, experts, chosen, x_row, out_row;
+  std::int64_t rows, hidden, inner, experts, chosen, x_row, residual_row, out_row;
   int threads;
   const std::int64_t *live;  // or null: only the first *live rows are read and written
 };

@@ -27,6 +27,7 @@ constexpr std::int64_t kMinRowBlock = 36;     // fewer rows would read the weigh
 constexpr std::int64_t kDepthBlock = 1024;    // inputs whose weights stay in the cache while several tiles read them
 constexpr std::int64_t kMinTilesToWiden = 5;  // from which it pays to widen a panel's weights for all tiles at once
 constexpr std::int64_t kTasksPerThread = 8;   // enough that all threads end at about the same time
+constexpr std::int64_t kNormCost = 4;         // of an element, in the units of for_workers
 constexpr std::int64_t kMaxCachedSplit = 1 << 19;  // 16-bit elements of split rows that stay in the cache
 
 // The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
@@ -181,7 +182,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   if (needs_prepare && !each_prepares) {
     Scratch &shared = callers_scratch;  // the lambda must not name a thread_local: it would be the worker's
     input = shared.reserve(call, kernels);
-    for_rows(groups_of(input), call.threads, 4 * input.group * call.inputs,
+    for_rows(groups_of(input), call.threads, kNormCost * input.group * call.inputs,
              [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });
   }
   const std::int64_t block = rows_per_block(call, kernels, num_panels);
@@ -213,7 +214,12 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
 
 }  // namespace
 
-void rms_norm_cpu(const NormCall &call) { vector_kernels().norm_rows(call, 0, live_rows(call.rows, call.live)); }
+void rms_norm_cpu(const NormCall &call, int threads) {
+  const std::int64_t rows = live_rows(call.rows, call.live);
+  if (threads == 1) return vector_kernels().norm_rows(call, 0, rows);
+  for_rows(rows, threads, kNormCost * call.width,
+           [&](std::int64_t begin, std::int64_t end) { vector_kernels().norm_rows(call, begin, end); });
+}
 
 Kernels kernels_for(DType dtype, bool tiled) {
   const AmxKernels *amx = tiled ? amx_kernels() : nullptr;

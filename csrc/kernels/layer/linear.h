@@ -1,5 +1,5 @@
-// Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, SwiGLU and
-// residual. Activations are float32; weights are float32, float16 or bfloat16.
+// Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, activation,
+// scale, softcap and residual. Activations are float32; weights are float32, float16 or bfloat16.
 //
 // Every output is one sum over the inputs in order, by fused multiply-adds if the instruction set has them. So a row's
 // result depends neither on the other rows nor on the threads: a token gets the same logits alone, in a batch, among
@@ -19,7 +19,7 @@ namespace weft {
 
 constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
-// The numbers of functions in ops/experts.py. kSilu is x sigmoid(slope x), kReluSquared is max(x, 0)^2.
+// The numbers of functions in ops/activation.py. kSilu is x sigmoid(slope x), kReluSquared is max(x, 0)^2.
 enum class Function : int { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kReluSquared = 5 };
 
 // Without gates, out = function(sum). With gates, out = function(min(gate, limit)) * (up clamped to +-limit + shift).
@@ -28,7 +28,8 @@ struct Activation {
   float slope = 1, limit = std::numeric_limits<float>::infinity(), shift = 0;
 };
 
-// out[m, n] = sum_i in[m, i] w[i, n] + bias[n] + residual[m, n].
+// out[m, n] = cap(scale * activation(sum_i in[m, i] w[i, n] + bias[n])) + residual[m, n], where cap(y) is
+// softcap * tanh(y / softcap) if softcap > 0, else y.
 // Without `norm`, `in` is x. With `norm`, `in` is x / sqrt(mean(x^2) + eps) * norm.
 // `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], with any padding. If `tiled`, it holds w as
 // [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], with zeros after the
@@ -40,13 +41,14 @@ struct LinearCall {
   DType dtype;            // of the panels
   const float *bias;      // or null; with `gated` of the gates, then of the ups
   const float *norm;      // or null
-  const float *residual;  // or null; may be `out`; not with `activation`
+  const float *residual;  // or null; may be `out`
   float *out;
   float *also;                                                                 // or null
   std::int64_t rows, inputs, outputs, x_row, residual_row, out_row, also_row;  // the last four: floats between rows
   float eps;
   bool gated;
   Activation activation;
+  float scale = 1, softcap = 0;
   bool tiled;  // for bfloat16 only, if has_tiles()
   int threads;
   const std::int64_t *live;  // or null
@@ -57,16 +59,18 @@ void linear_cpu(const LinearCall &call);
 // Whether `tiled` calls can run: this build, the processor and the chosen instruction set include AMX.
 bool has_tiles();
 
-// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, for `rows` rows of `width` floats, or with `live` the first *live
-// rows.
+// out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, plus added[r] if `added` is not null, for `rows` rows of `width`
+// floats, or with `live` the first *live rows.
 struct NormCall {
   const float *x, *weight;
   float *out;
   std::int64_t rows, width, x_row, out_row;
   float eps;
   const std::int64_t *live = nullptr;
+  const float *added = nullptr;  // may be `out`
+  std::int64_t added_row = 0;
 };
 
-void rms_norm_cpu(const NormCall &call);
+void rms_norm_cpu(const NormCall &call, int threads = 1);
 
 }  // namespace weft

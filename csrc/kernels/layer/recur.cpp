@@ -1,6 +1,7 @@
 #include "kernels/layer/recur.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <vector>
@@ -89,12 +90,72 @@ void keep_drafts(const RecurCall &call, const Chain &chain, const ChainRow &row)
   }
 }
 
-}  // namespace
+// log(1 + exp(x)) by a series of atanh.
+WEFT_INLINE float softplus(float x) {
+  const float power = vector_exp(-std::fabs(x)), s = power / (2 + power), square = s * s;
+  float p = 1.0f / 13;
+  p = p * square + 1.0f / 11;
+  p = p * square + 1.0f / 9;
+  p = p * square + 1.0f / 7;
+  p = p * square + 1.0f / 5;
+  p = p * square + 1.0f / 3;
+  return std::max(x, 0.0f) + 2 * (s + s * square * p);
+}
 
-void recur_cpu(const RecurCall &call) {
+// out = scale * x / sqrt(sum(x^2) + 1e-6).
+WEFT_INLINE void l2_norm(const float *x, float *out, std::int64_t size, float scale) {
+  constexpr std::int64_t kParts = 16;
+  float sums[kParts] = {}, sum = 0;
+  std::int64_t i = 0;
+  for (; i + kParts <= size; i += kParts)
+    for (std::int64_t n = 0; n < kParts; ++n) sums[n] += x[i + n] * x[i + n];
+  for (std::int64_t n = 0; i + n < size; ++n) sums[n] += x[i + n] * x[i + n];
+  for (const float part : sums) sum += part;
+  const float factor = scale / std::sqrt(sum + 1e-6f);
+  for (i = 0; i < size; ++i) out[i] = x[i] * factor;
+}
+
+// The inputs of a call's tokens after the gates.
+struct Gated {
+  std::vector<float> q, k, decay, beta;
+};
+
+WEFT_MULTIVERSION void apply_gates(const RecurCall &call, std::int64_t begin, std::int64_t end, Gated &gated) {
+  const std::int64_t heads = call.cache.heads, key_heads = call.cache.key_heads, size = call.cache.key_size;
+  const float scale = 1 / std::sqrt(static_cast<float>(size));
+  for (std::int64_t t = begin; t < end; ++t) {
+    const float *of_decay = call.decay + t * call.decay_row, *of_beta = call.beta + t * call.beta_row;
+    float *decay = gated.decay.data() + t * heads, *beta = gated.beta.data() + t * heads;
+    for (std::int64_t h = 0; h < heads; ++h)
+      decay[h] = vector_exp(-call.gate_rates[h] * softplus(of_decay[h] + call.gate_bias[h]));
+    for (std::int64_t h = 0; h < heads; ++h) beta[h] = 1 / (1 + vector_exp(-of_beta[h]));
+    for (std::int64_t h = 0; h < key_heads; ++h) {
+      const std::int64_t to = (t * key_heads + h) * size;
+      l2_norm(call.q + t * call.q_row + h * size, gated.q.data() + to, size, scale);
+      l2_norm(call.k + t * call.k_row + h * size, gated.k.data() + to, size, 1);
+    }
+  }
+}
+
+// Returns the call with its inputs after the gates, which are in memory of this thread.
+RecurCall after_gates(const RecurCall &call, const Chains &all) {
+  static thread_local Gated callers_gated;
+  Gated &gated = callers_gated;  // a lambda must not name a thread_local: it would be the worker's
+  const std::int64_t heads = call.cache.heads, keys = call.cache.key_heads * call.cache.key_size;
+  std::int64_t tokens = 0;
+  for (const ChainRow &row : all.rows) tokens = std::max(tokens, row.first + row.count);
+  gated.q.resize(static_cast<std::size_t>(tokens * keys)), gated.k.resize(gated.q.size());
+  gated.decay.resize(static_cast<std::size_t>(tokens * heads)), gated.beta.resize(gated.decay.size());
+  for_rows(tokens, call.threads, 6 * keys + 40 * heads,
+           [&](std::int64_t begin, std::int64_t end) { apply_gates(call, begin, end, gated); });
+  RecurCall after = call;
+  after.q = gated.q.data(), after.k = gated.k.data(), after.decay = gated.decay.data(), after.beta = gated.beta.data();
+  after.q_row = after.k_row = keys, after.decay_row = after.beta_row = heads, after.gate_rates = nullptr;
+  return after;
+}
+
+void recur_chains(const RecurCall &call, const Chains &all) {
   const RecurrentCache &cache = call.cache;
-  clear_padding(call.rows, call.out, cache.heads * cache.value_size);
-  const Chains &all = chains_of(call.rows, cache.drafts);
   const auto num_chains = static_cast<std::int64_t>(all.chains.size());
   if (num_chains == 0) return;
   const Variant &chosen = variant();
@@ -114,6 +175,14 @@ void recur_cpu(const RecurCall &call) {
     const ChainRow &last = all.rows[static_cast<std::size_t>(chain.end - 1)];
     if (last.is_speculative) keep_drafts(call, chain, last);
   }
+}
+
+}  // namespace
+
+void recur_cpu(const RecurCall &call) {
+  clear_padding(call.rows, call.out, call.cache.heads * call.cache.value_size);
+  const Chains &all = chains_of(call.rows, call.cache.drafts);
+  recur_chains(call.gate_rates ? after_gates(call, all) : call, all);
 }
 
 void settle_recurrence_cpu(const SettleCall &call) {

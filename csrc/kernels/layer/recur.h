@@ -35,14 +35,20 @@ struct RecurrentCache {
 //     S = S + k u^T
 //     out = S^T q
 //
+// With gate_rates and gate_bias, decay and beta are those before their gates, and queries and keys are not normed yet:
+//
+//     decay = exp(-gate_rates * softplus(decay + gate_bias)), beta = sigmoid(beta)
+//     q = q / sqrt(sum(q^2) + 1e-6) / sqrt(key_size), k = k / sqrt(sum(k^2) + 1e-6)
+//
 // `decay` is a factor for each head, for each head and key dimension, or exp(decay * rates) with decay [heads,
 // value_size] and rates [heads, key_size, value_size]. q_row etc. are the floats between tokens.
 struct RecurCall {
   StateRows rows;
   RecurrentCache cache;
   const float *q, *k, *v, *decay;
-  const float *beta, *rates;  // or null
-  float *out;                 // [tokens, heads, value_size]
+  const float *beta, *rates;            // or null
+  const float *gate_rates, *gate_bias;  // [heads], or null; with beta and Decay::kHead
+  float *out;                           // [tokens, heads, value_size]
   std::int64_t q_row, k_row, v_row, decay_row, beta_row;
   Decay kind;
   int threads;

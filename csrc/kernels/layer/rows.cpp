@@ -60,6 +60,8 @@ void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
     read_panels(static_cast<const float *>(call.weight), token, out, call.width);
   else
     std::copy_n(static_cast<const float *>(call.weight) + at, call.width, out);
+  if (call.scale == 1) return;
+  for (std::int64_t i = 0; i < call.width; ++i) out[i] *= call.scale;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace weft {
 // How a matrix of embeddings is stored: as rows, or as the panels or tiles of a linear layer that shares it (linear.h).
 enum class EmbedLayout { kRows, kPanels, kTiles };
 
-// out[r] = weight[tokens[r]], widened to float32. Ids outside [0, vocab) are clamped.
+// out[r] = weight[tokens[r]] * scale, in float32. Ids outside [0, vocab) are clamped.
 struct EmbedCall {
   const void *weight;  // [vocab, width] in `layout`
   DType dtype;         // tiles are bfloat16
@@ -19,11 +19,12 @@ struct EmbedCall {
   const std::int64_t *tokens;
   float *out;
   std::int64_t rows, vocab, width;
+  float scale;
   const std::int64_t *live;  // or null
 };
 void embed_cpu(const EmbedCall &call);
 
-// out[r] is the embedding of tokens[r] followed by hidden[r], each normalised with its own norm (EAGLE3 and MTP
+// out[r] is the scaled embedding of tokens[r] followed by hidden[r], each normalised with its own norm (EAGLE3 and MTP
 // drafters).
 struct JoinCall {
   EmbedCall embed;  // its `out` is [rows, 2 * width]

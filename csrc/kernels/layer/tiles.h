@@ -169,14 +169,33 @@ void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue 
   }
 }
 
-// Applies `function` to one panel of outputs. `gates` and `ups` are [rows, kPanel] each; `ups` is null without gates.
+// Scales, caps and stores the first `valid` of kPanel results of a row, from output `first` on. Adds the residual.
+WEFT_INLINE void finish(const LinearCall &call, std::int64_t row, std::int64_t first, std::int64_t valid,
+                        float *results) {
+  const float scale = call.scale, softcap = call.softcap;
+  if (scale != 1) {
+    for (std::int64_t n = 0; n < kPanel; ++n) results[n] *= scale;
+  }
+  if (softcap > 0) {
+    const float inverse = 1 / softcap;
+    for (std::int64_t n = 0; n < kPanel; ++n) results[n] = softcap * vector_tanh(results[n] * inverse);
+  }
+  if (call.residual) {
+    const float *residual = call.residual + row * call.residual_row + first;
+    for (std::int64_t n = 0; n < valid; ++n) results[n] += residual[n];
+  }
+  std::copy_n(results, valid, call.out + row * call.out_row + first);
+}
+
+// Applies `function` and what follows it to one panel of outputs. `gates` and `ups` are [rows, kPanel] each; `ups` is
+// null without gates.
 template <class F>
 WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups,
                           F function) {
   const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
   const float limit = call.activation.limit, shift = call.activation.shift;
   for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel) {
-    float *out = call.out + r * call.out_row + first, product[kPanel];
+    float product[kPanel];
     if (ups) {
       for (std::int64_t n = 0; n < kPanel; ++n) {  // comparisons keep NaN
         const float gate = gates[n] > limit ? limit : gates[n], low = ups[n] < -limit ? -limit : ups[n];
@@ -186,7 +205,7 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
     } else {
       for (std::int64_t n = 0; n < kPanel; ++n) product[n] = function(gates[n]);
     }
-    std::copy(product, product + valid, out);
+    finish(call, r, first, valid, product);
   }
 }
 
@@ -222,13 +241,14 @@ template <class W, class Tiles>
 void multiply_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
   const W *panels = static_cast<const W *>(call.panels);
   const std::int64_t size = panel_size(call.inputs, Tiles::kTiled);
+  const bool is_plain = call.activation.function == Function::kNone && call.scale == 1 && call.softcap <= 0;
   float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
   for (std::int64_t panel = begin; panel < end; ++panel) {
     if (call.gated) {
       Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
       Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
       activate(call, panel, gates, ups);
-    } else if (call.activation.function == Function::kNone) {
+    } else if (is_plain) {
       Tiles::times(in, panels + panel * size, sums, epilogue_of(call, panel));
     } else {
       Tiles::times(in, panels + panel * size, sums, scratch_epilogue(call, panel, gates, 0));
@@ -258,7 +278,11 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
     }
     for (; i < call.width; ++i) squares += x[i] * x[i];
     const float scale = 1 / std::sqrt(squares / static_cast<float>(call.width) + call.eps);
-    for (std::int64_t n = 0; n < call.width; ++n) out[n] = x[n] * scale * call.weight[n];
+    if (const float *added = call.added ? call.added + r * call.added_row : nullptr) {
+      for (std::int64_t n = 0; n < call.width; ++n) out[n] = added[n] + x[n] * scale * call.weight[n];
+    } else {
+      for (std::int64_t n = 0; n < call.width; ++n) out[n] = x[n] * scale * call.weight[n];
+    }
   }
 }
 

@@ -2,74 +2,81 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from weft.errors import ModelError
+from weft.models.fields import Fields
 from weft.models.memory import LayerMemory, Pages
+from weft.models.rope import PLAIN_ROPE, Rope, parse_rope
+from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
+from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 MTP_KEY = "num_nextn_predict_layers"
+MTP_KEYS = (MTP_KEY, "mtp_num_hidden_layers")
+"""The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
 
 QWENS_FULL_LAYERS = 28
 """The default of `max_window_layers` in Qwen models."""
 
 
+class NormNames(NamedTuple):
+    """The names of a layer's norms, before and after each of its two parts. None: there is no such norm."""
+
+    before_mixer: str | None = "input_layernorm"
+    after_mixer: str | None = None
+    before_mlp: str | None = "post_attention_layernorm"
+    after_mlp: str | None = None
+
+
+LLAMAS_NORMS = NormNames()
+
+
 @dataclass(frozen=True)
-class Rope:
-    """The parameters of rotary embedding: `theta`, and the scaling of its frequencies, "none", "linear" or "llama3".
-    The other fields are parameters of the scaling."""
+class MixtureConfig:
+    """A mixture of experts in place of a layer's MLP.
 
-    theta: float = 10000.0
-    scaling: str = "none"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 8192
+    `intermediate_size` is that of an expert. `dense_layers` have an MLP instead. The other fields are names in the
+    checkpoint: `name` of the mixture, `router` and `projections` (gate, up, down) in it, `shared` of the MLP that each
+    token passes, its gate `shared_gate`, and `choice_bias` of the experts. Empty: there is none."""
 
-    def frequencies(self, head_dim: int, device: torch.device | str = "cpu") -> Tensor:
-        """Radians per position, float32 [head_dim / 2]."""
-        plain = 1.0 / self.theta ** (
-            torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
-        )
-        if self.scaling != "llama3":
-            return plain / self.factor
-        turns = self.original_max_position * plain / (2 * math.pi)
-        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        smooth = smooth.clamp(0.0, 1.0)
-        return plain * (smooth + (1.0 - smooth) / self.factor)
-
-    def table(self, head_dim: int, length: int, device: torch.device | str = "cpu") -> Tensor:
-        """Cosines and sines of each position, float32 [length, head_dim / 2, 2]."""
-        # The result is allocated first: a table that does not fit in memory fails before its parts use memory.
-        table = torch.empty(length, head_dim // 2, 2, dtype=torch.float32, device=device)
-        if table.is_meta:  # torch would import its compiler for the operations below
-            return table
-        positions = torch.arange(length, dtype=torch.float32, device=device)
-        angles = torch.outer(positions, self.frequencies(head_dim, device))
-        return torch.stack((angles.cos(), angles.sin()), -1, out=table)
+    num_experts: int
+    intermediate_size: int
+    choice: Choice
+    dense_layers: tuple[int, ...] = ()
+    name: str = "mlp"
+    router: str = "gate"
+    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    shared: str = ""
+    shared_gate: str = ""
+    choice_bias: str = ""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes and flags of a decoder.
+    """The sizes and switches of a decoder.
 
     `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
     weights in `weight_dtype`. If it is None, 16-bit weights keep their stored dtype.
 
     `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
-    projection. `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
+    projection. `qk_norm` norms each head's query and key, or with `qk_norm_spans_heads` all heads together.
+    `gated_attention` multiplies attention's results by gates. `sink_logits` are those of `Heads`. `attention_scale` is
+    the factor of scores; None means that of `head_dim`. `norm_offset` is added to the weights of norms. MLPs have
+    gates, unless `gated_mlp` is False. With `fused_projections` a checkpoint has `qkv_proj` and `gate_up_proj`. The
+    scales multiply embeddings, the outputs of a layer's parts, and logits. A soft cap c above 0 turns x into c tanh(x /
+    c). `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
     `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
-    `num_kv_heads` heads of `head_dim` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in
-    the checkpoint. `data` is the content of config.json, for models that transformers runs, and
-    `why_generic` says why it does. `max_seq_len` bounds the texts that the model will read, if that is known.
+    `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
+    `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint. `data` is the
+    content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds
+    the texts that the model will read, if that is known.
     """
 
     architecture: str
@@ -82,12 +89,28 @@ class ModelConfig:
     head_dim: int
     max_position_embeddings: int
     rms_norm_eps: float = 1e-6
-    rope: Rope = Rope()
+    rope: Rope = PLAIN_ROPE
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    qk_norm_spans_heads: bool = False
+    gated_attention: bool = False
+    sink_logits: bool = False
+    attention_scale: float | None = None
+    attention_softcap: float = 0.0
+    norm_names: NormNames = LLAMAS_NORMS
+    norm_offset: float = 0.0
+    activation: Activation = SWIGLU
+    gated_mlp: bool = True
+    fused_projections: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_softcap: float = 0.0
+    mixture: MixtureConfig | None = None
+    ropes: tuple[Rope | None, ...] = ()
     windows: tuple[int, ...] = ()
     memories: tuple[LayerMemory, ...] = ()
     num_mtp_modules: int = 0
@@ -107,97 +130,35 @@ class ModelConfig:
         return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
 
     @property
+    def layer_ropes(self) -> tuple[Rope | None, ...]:
+        """The rotation of each layer."""
+        return self.ropes or (self.rope,) * self.num_layers
+
+    @property
     def has_states(self) -> bool:
         """Whether a layer keeps a state."""
         return any(memory.state is not None for memory in self.memories)
 
 
-class UnsupportedConfig(ModelError):
-    """Raised for a valid value that weft's own modules do not implement. Another way to run the model may."""
+ACTIVATIONS = {
+    "silu": SWIGLU,
+    "swish": SWIGLU,
+    "gelu": Activation(Function.GELU),
+    "gelu_pytorch_tanh": Activation(Function.GELU_TANH),
+    "gelu_new": Activation(Function.GELU_TANH),
+    "relu": Activation(Function.RELU),
+    "relu2": Activation(Function.RELU_SQUARED),
+}
+"""transformers' names of activations."""
 
 
-MOST = 2**31 - 1
-"""The largest integer that a config may contain."""
-
-
-class Fields:
-    """Typed access to a config's keys. `where` names the file in errors."""
-
-    def __init__(self, data: Mapping[str, Any], where: str) -> None:
-        self.data = data
-        self.where = where
-
-    def error(self, key: str, message: str) -> ModelError:
-        return ModelError(f"{self.where}: {key!r} {message}")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """The value of `key`, a positive integer up to `MOST`. Raises `ModelError` for another value, or if the key is
-        missing and there is no default."""
-        value = self.data.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.error(key, "is missing; it must be a positive integer")
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-            raise self.error(key, f"is {repr(value)[:40]}; it must be a positive integer up to {MOST}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """The value of `key`, a positive number. Raises `ModelError` for another value, or if the key is missing and
-        there is no default."""
-        value = self.data.get(key)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.error(key, "is missing; it must be a positive number")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-            raise self.error(key, f"is {value!r}; it must be a positive number")
-        return float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.data.get(key)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.error(key, f"is {value!r}; it must be true or false")
-        return value
-
-    def must_be(self, key: str, *allowed: Any) -> None:
-        """Raise `UnsupportedConfig` for a value that weft does not implement. A missing or null key is allowed."""
-        value = self.data.get(key)
-        if value is not None and value not in allowed:
-            wanted = " or ".join(map(repr, allowed)) or "models without it"
-            raise self.unsupported(key, f"is {value!r}; weft runs {wanted}")
-
-    def unsupported(self, key: str, message: str) -> UnsupportedConfig:
-        return UnsupportedConfig(f"{self.where}: {key!r} {message}")
-
-
-def parse_rope(fields: Fields, max_position: int) -> Rope:
-    """Parse the rotary embedding from `rope_parameters` (transformers 5), or from `rope_theta` and `rope_scaling`."""
-    key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
-    data = fields.data.get(key) or {}
-    if not isinstance(data, dict):
-        raise fields.error(key, f"is {data!r}; it must be an object")
-    scaling = Fields(data, f"{fields.where}: {key}")
-    theta = scaling.number("rope_theta", fields.number("rope_theta", 10000.0))
-    for source in (fields, scaling):
-        source.must_be("partial_rotary_factor", 1, 1.0)
-    kind = data.get("rope_type") or data.get("type") or "default"
-    if kind == "default":
-        return Rope(theta)
-    if kind == "linear":
-        return Rope(theta, "linear", scaling.number("factor"))
-    if kind == "llama3":
-        return Rope(
-            theta,
-            "llama3",
-            scaling.number("factor"),
-            scaling.number("low_freq_factor"),
-            scaling.number("high_freq_factor"),
-            scaling.integer("original_max_position_embeddings", max_position),
-        )
-    raise fields.unsupported(key, f"has rope_type {kind!r}; weft knows 'default', 'linear' and 'llama3'")
+def parse_activation(fields: Fields) -> Activation:
+    """Parse the activation of MLPs, by default SiLU."""
+    key = "hidden_activation" if fields.data.get("hidden_activation") else "hidden_act"
+    name = fields.data.get(key) or "silu"
+    if name not in ACTIVATIONS:
+        raise fields.unsupported(key, f"is {name!r}; weft knows {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 def parse_dtype(fields: Fields) -> torch.dtype:
@@ -232,11 +193,10 @@ def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     return tuple(known[kind] for kind in kinds)
 
 
-def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: bool) -> ModelConfig:
-    """Parse the config of a Llama-like decoder. `traits` are flags of `ModelConfig` that the architecture fixes.
-    `windowed`: whether the architecture uses `sliding_window`."""
+def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: Any) -> ModelConfig:
+    """Parse the config of a decoder. `traits` are fields of `ModelConfig` that the architecture fixes; the others are
+    those of Llama. `windowed`: whether the architecture uses `sliding_window`."""
     fields = Fields(data, where)
-    fields.must_be("hidden_act", "silu", "swish")
     refuse_quantized(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
@@ -244,37 +204,37 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
         raise fields.error(
             "num_key_value_heads", f"is {num_kv_heads}; it must divide the {num_heads} attention heads"
         )
-    head_dim = fields.integer("head_dim", max(1, hidden_size // num_heads))
+    head_dim = traits.get("head_dim") or fields.integer("head_dim", max(1, hidden_size // num_heads))
     if head_dim % 2:
         raise fields.error("head_dim", f"is {head_dim}; rotary embedding needs an even one")
     max_position = fields.integer("max_position_embeddings", 2048)
     num_layers = fields.integer("num_hidden_layers")
     windows = parse_windows(fields, num_layers) if windowed else ()
     bias = fields.flag("attention_bias")
-    flags: dict[str, Any] = {
+    values: dict[str, Any] = {
+        "architecture": str((data.get("architectures") or ["?"])[0]),
+        "vocab_size": fields.integer("vocab_size"),
+        "hidden_size": hidden_size,
+        "intermediate_size": fields.integer("intermediate_size"),
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": max_position,
+        "rms_norm_eps": fields.number("rms_norm_eps", 1e-6),
+        "tie_word_embeddings": fields.flag("tie_word_embeddings"),
         "attention_bias": bias,
         "output_bias": bias,
         "mlp_bias": fields.flag("mlp_bias"),
+        "activation": parse_activation(fields),
+        "windows": windows if any(windows) else (),
+        "num_mtp_modules": next((fields.integer(key) for key in MTP_KEYS if data.get(key)), 0),
+        "dtype": parse_dtype(fields),
         **traits,
     }
-    return ModelConfig(
-        architecture=str((data.get("architectures") or ["?"])[0]),
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        max_position_embeddings=max_position,
-        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=parse_rope(fields, max_position),
-        tie_word_embeddings=fields.flag("tie_word_embeddings"),
-        windows=windows if any(windows) else (),
-        num_mtp_modules=fields.integer(MTP_KEY) if data.get(MTP_KEY) else 0,
-        dtype=parse_dtype(fields),
-        **flags,
-    )
+    if "rope" not in traits:
+        values["rope"] = parse_rope(fields, head_dim, max_position)
+    return ModelConfig(**values)
 
 
 def refuse_quantized(fields: Fields) -> None:
@@ -295,8 +255,8 @@ def fit_target(
     where: str,
     keys: tuple[str, ...] = ("hidden_size", "vocab_size"),
 ) -> ModelConfig:
-    """Fit the config of a drafter's layers to `target`: use its dtype, and at least its maximum length. Raises
-    `ModelError` if a value under `keys` differs from the target's."""
+    """Fit the config of a drafter's layers to `target`: use its dtype and its longest text, and at least its
+    maximum length. Raises `ModelError` if a value under `keys` differs from the target's."""
     for key in keys:
         own, wanted = getattr(config, key), getattr(target, key)
         if own != wanted:
@@ -304,4 +264,4 @@ def fit_target(
                 f"{where}: {key!r} is {own}; what drafts for this target ({target.architecture}) has {wanted}"
             )
     length = max(config.max_position_embeddings, target.max_position_embeddings)
-    return replace(config, dtype=target.dtype, max_position_embeddings=length)
+    return replace(config, dtype=target.dtype, max_position_embeddings=length, max_seq_len=target.max_seq_len)

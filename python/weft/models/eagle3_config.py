@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.errors import ModelError
-from weft.models.config import Fields, ModelConfig, fit_target, parse_decoder
+from weft.models.config import ModelConfig, fit_target, parse_decoder
+from weft.models.fields import Fields
 
 _AUX_KEY = "eagle_aux_hidden_state_layer_ids"
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
+from weft.models.decoder import rotary_tables
 from weft.models.eagle3_config import Eagle3Config, parse_eagle3
 from weft.models.layers import MLP, Attention, norms
 from weft.models.weights import META, Checkpoint
@@ -64,7 +65,7 @@ class Eagle3Head:
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
         self._adds_to_normed = config.norm_before_residual
-        rotary = layer.rope.table(layer.head_dim, layer.max_position_embeddings, self.device)
+        rotary = rotary_tables(layer, self.device)[0]
         self._attention = Attention(layer, weights, f"{name}self_attn.", rotary, input_size=2 * hidden)
         self._mlp = MLP(layer, weights, f"{name}mlp.")
         self._norm = norms(layer, weights, start)("norm")
@@ -102,10 +103,10 @@ class Eagle3Head:
         both = join_norms(self._embedding, tokens, self._input_norm, before, self._hidden_norm, live)
         layer = kv.layers[0]
         assert layer is not None
-        heads = self._attention(both, None, rows, layer)
+        heads = self._attention.attend(self._attention.qkv(both, live=live), rows, layer)
         residual = both[:, self.hidden_size :] if self._adds_to_normed else before
         x = self._attention.output(heads, residual=residual, live=live)
-        inner = self._mlp(x, self._post_attention_norm, live)
+        inner = self._mlp.up(x, self._post_attention_norm, live=live)
         place = None if out is None else out.view(x.shape)
         if self._gives_normed:
             self._mlp.output(inner, residual=x, out=x, live=live)

@@ -1,4 +1,7 @@
-"""The layers of a Llama-like decoder, on rows of tokens [N, H] and one layer's paged KV.
+"""The layers of a decoder, on rows of tokens [N, H] and the memory of one layer.
+
+A layer has a mixer, such as attention, and an MLP or a mixture of experts. Each of these parts reads the residual
+stream and adds to it. Models differ in switches of `ModelConfig`.
 
 The query, key and value projections are fused into one matrix, gate and up into another. Rows of the query and key
 projections are reordered at load, so that rotary embedding rotates adjacent pairs. Keys in the cache have that order,
@@ -8,19 +11,49 @@ too. It does not change the dot products of queries and keys.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
+from weft.models.residual import Residual
+from weft.models.states import LayerStates
 from weft.ops.attention import Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear, Norm
+
+
+class LayerViews(NamedTuple):
+    """What a layer keeps: its pages and its states. None for what it does not keep."""
+
+    kv: KVLayer | None = None
+    states: LayerStates | None = None
+
+
+class Mixer(Protocol):
+    """The part of a layer that mixes positions: attention or a recurrence."""
+
+    def add_to_(
+        self, stream: Residual, before: Norm | None, after: Norm | None, rows: Rows, memory: LayerViews
+    ) -> None:
+        """Add the part's output for the stream normed by `before`, normed by `after`, to the stream."""
+
+
+class FeedForward(Protocol):
+    """The part of a layer that computes each position alone: an MLP or a mixture of experts."""
+
+    def add_to_(
+        self, stream: Residual, before: Norm | None, after: Norm | None, also: Tensor | None = None
+    ) -> None:
+        """As a `Mixer`'s. `also` receives a copy of the stream."""
 
 
 class Attention:
     """Grouped-query attention over paged KV, from input [N, input_size] to heads [N, num_heads * head_dim].
 
-    The caller applies the projection `output`, which also adds the residual. `rotary` is a table from `Rope.table`.
+    The product `qkv` gives queries, keys and values, with `gated_attention` also gates. The product `output` follows
+    attention. `rotary` is a table from `Rope.table`, or None for layers without rotation.
     """
 
     def __init__(
@@ -28,75 +61,158 @@ class Attention:
         config: ModelConfig,
         weights: WeightSource,
         prefix: str,
-        rotary: Tensor,
+        rotary: Tensor | None,
         input_size: int | None = None,
     ) -> None:
-        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        heads, dim = config.num_heads, config.head_dim
+        self.width = (heads + 2 * config.num_kv_heads) * dim
+        num_pairs = 0 if rotary is None else rotary.shape[1]
         inputs = input_size or config.hidden_size
-        parts = (("q_proj", heads, True), ("k_proj", kv_heads, True), ("v_proj", kv_heads, False))
-
-        def taken(take: Callable[..., Tensor], kind: str, *shape: int) -> list[Tensor]:
-            each = ((take(f"{prefix}{n}.{kind}", h * dim, *shape), turned) for n, h, turned in parts)
-            return [pairs(w, dim) if turned else w for w, turned in each]
-
-        bias = [part.flatten() for part in taken(weights.take, "bias")] if config.attention_bias else None
-        self.qkv = Linear(taken(weights.take_matrix, "weight", inputs), bias)
-        output_bias = weights.take(f"{prefix}o_proj.bias", config.hidden_size) if config.output_bias else None
+        parts = _projections(config, weights.take_matrix, prefix, "weight", (inputs,), num_pairs)
+        biases = None
+        if config.attention_bias:
+            taken = _projections(config, weights.take, prefix, "bias", (), num_pairs)
+            biases = [bias.flatten() for bias in taken]
+        self.qkv = Linear(parts, biases)
         self.output = Linear(
-            weights.take_matrix(f"{prefix}o_proj.weight", config.hidden_size, heads * dim), output_bias
+            weights.take_matrix(f"{prefix}o_proj.weight", config.hidden_size, heads * dim),
+            weights.take(f"{prefix}o_proj.bias", config.hidden_size) if config.output_bias else None,
+            scale=config.residual_scale,
         )
-        norms = None
-        if config.qk_norm:
-            names = ("q_norm", "k_norm")
-            q, k = (pairs(weights.take(f"{prefix}{name}.weight", dim), dim).flatten() for name in names)
-            norms = q, k
-        self.heads = Heads(heads, rotary, dim**-0.5, norms, config.rms_norm_eps)
+        self.heads = Heads(
+            heads,
+            rotary,
+            dim**-0.5 if config.attention_scale is None else config.attention_scale,
+            _head_norms(config, weights, prefix, num_pairs) if config.qk_norm else None,
+            config.rms_norm_eps,
+            softcap=config.attention_softcap,
+            sink_logits=weights.take(f"{prefix}sinks", heads).float() if config.sink_logits else None,
+        )
 
-    def __call__(self, x: Tensor, norm: Norm | None, rows: Rows, kv: KVLayer) -> Tensor:
-        return attend(self.qkv(x, norm, live=rows.live), kv, rows, self.heads)
+    def add_to_(
+        self, stream: Residual, before: Norm | None, after: Norm | None, rows: Rows, memory: LayerViews
+    ) -> None:
+        assert memory.kv is not None
+        stream.add(self.output, self.attend(stream.read(self.qkv, before), rows, memory.kv), after)
+
+    def attend(self, qkv: Tensor, rows: Rows, kv: KVLayer) -> Tensor:
+        """The heads' outputs for the results of the product `qkv`."""
+        gate = qkv[:, self.width :] if qkv.shape[1] > self.width else None
+        return attend(qkv[:, : self.width], kv, rows, self.heads, gate)
 
 
 class MLP:
-    """SwiGLU without the down projection, from [N, H] to [N, I]. The caller applies the projection `output`."""
+    """An MLP of hidden size `inner`, by default `config.intermediate_size`, with gates unless the config has none."""
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str) -> None:
-        hidden, inner = config.hidden_size, config.intermediate_size
-        halves = ("gate_proj", "up_proj")
-        gate_up = [weights.take_matrix(f"{prefix}{n}.weight", inner, hidden) for n in halves]
-        biases = [weights.take(f"{prefix}{n}.bias", inner) for n in halves] if config.mlp_bias else None
-        self.gate_up = Linear(gate_up, biases, swiglu=True)
+    def __init__(
+        self, config: ModelConfig, weights: WeightSource, prefix: str, inner: int | None = None
+    ) -> None:
+        hidden, inner = config.hidden_size, inner or config.intermediate_size
+        names = ["gate_proj", "up_proj"] if config.gated_mlp else ["up_proj"]
+        if config.fused_projections and config.gated_mlp:
+            halves = list(weights.take_matrix(f"{prefix}gate_up_proj.weight", 2 * inner, hidden).chunk(2))
+        else:
+            halves = [weights.take_matrix(f"{prefix}{name}.weight", inner, hidden) for name in names]
+        biases = [weights.take(f"{prefix}{name}.bias", inner) for name in names] if config.mlp_bias else None
+        self.up = Linear(halves, biases, activation=config.activation, gated=config.gated_mlp)
         bias = weights.take(f"{prefix}down_proj.bias", hidden) if config.mlp_bias else None
-        self.output = Linear(weights.take_matrix(f"{prefix}down_proj.weight", hidden, inner), bias)
+        self.output = Linear(
+            weights.take_matrix(f"{prefix}down_proj.weight", hidden, inner),
+            bias,
+            scale=config.residual_scale,
+        )
 
-    def __call__(self, x: Tensor, norm: Norm, live: Tensor | None = None) -> Tensor:
-        return self.gate_up(x, norm, live=live)
+    def add_to_(
+        self, stream: Residual, before: Norm | None, after: Norm | None, also: Tensor | None = None
+    ) -> None:
+        stream.add(self.output, stream.read(self.up, before), after, also)
 
 
 class DecoderLayer:
-    """One Llama layer: attention and MLP, each with a norm before and a residual addition after, in five operations."""
+    """A mixer and an MLP or a mixture, each with the norms before and after it that `config.norm_names` names. A
+    Llama layer takes five operations."""
 
-    def __init__(self, config: ModelConfig, weights: WeightSource, prefix: str, rotary: Tensor) -> None:
-        self.attention = Attention(config, weights, f"{prefix}self_attn.", rotary)
-        self.mlp = MLP(config, weights, f"{prefix}mlp.")
-        norm = norms(config, weights, prefix)
-        self.input_norm = norm("input_layernorm")
-        self.post_attention_norm = norm("post_attention_layernorm")
+    def __init__(
+        self, config: ModelConfig, weights: WeightSource, prefix: str, mixer: Mixer, mlp: FeedForward
+    ) -> None:
+        self.mixer = mixer
+        self.mlp = mlp
+        norm, names = norms(config, weights, prefix), config.norm_names
+        self.norms = [norm(name) if name else None for name in names]
 
-    def add_to_(self, x: Tensor, rows: Rows, kv: KVLayer, also: Tensor | None = None) -> None:
-        """Add this layer's output to the residual stream `x` [N, H] in place, in the live rows of `rows`. `also`
-        receives a copy of the result."""
-        heads, live = self.attention(x, self.input_norm, rows, kv), rows.live
-        self.attention.output(heads, residual=x, out=x, live=live)
-        inner = self.mlp(x, self.post_attention_norm, live)
-        self.mlp.output(inner, residual=x, out=x, also=also, live=live)
+    def add_to_(self, stream: Residual, rows: Rows, memory: LayerViews, also: Tensor | None = None) -> None:
+        """Add this layer's output to the residual stream. `also` receives a copy of the result."""
+        before_mixer, after_mixer, before_mlp, after_mlp = self.norms
+        self.mixer.add_to_(stream, before_mixer, after_mixer, rows, memory)
+        self.mlp.add_to_(stream, before_mlp, after_mlp, also)
 
 
 def norms(config: ModelConfig, weights: WeightSource, prefix: str) -> Callable[[str], Norm]:
     """Return a function that loads a norm over the hidden size by its name after `prefix`."""
-    return lambda name: Norm(weights.take(f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps)
+    return lambda name: Norm(
+        norm_weight(config, weights, f"{prefix}{name}.weight", config.hidden_size), config.rms_norm_eps
+    )
 
 
-def pairs(weight: Tensor, head_dim: int) -> Tensor:
-    """View the rows [H * D, ...] of heads as rotated pairs [H, D / 2, 2, ...]: flattened, (i, i + D/2) of a head are
-    (2i, 2i + 1)."""
-    return weight.view(-1, 2, head_dim // 2, *weight.shape[1:]).transpose(1, 2)
+def norm_weight(config: ModelConfig, weights: WeightSource, name: str, size: int) -> Tensor:
+    """The weight [size] of a norm. If the config adds a number to norms' weights, the sum is float32, because a sum in
+    16 bits would round it."""
+    weight = weights.take(name, size)
+    if not config.norm_offset:
+        return weight
+    if weight.is_meta:  # torch would import its compiler to add
+        return weight.new_empty(size, dtype=torch.float32)
+    return weight.float() + config.norm_offset
+
+
+def pairs(weight: Tensor, head_dim: int, num_pairs: int | None = None) -> Tensor:
+    """Reorder the rows [H * D, ...] of heads, so that adjacent ones are rotated: (i, i + R) of a head become (2i, 2i +
+    1) for its R = `num_pairs` rotated pairs, by default D / 2. The result, when flattened, has the shape of
+    `weight`."""
+    count = head_dim // 2 if num_pairs is None else num_pairs
+    heads: Tensor = weight.reshape(-1, head_dim, *weight.shape[1:]) if weight.dim() < 3 else weight
+    if 2 * count == head_dim:  # a view: nothing is copied
+        return heads.unflatten(1, (2, count)).transpose(1, 2)
+    if count == 0 or heads.is_meta:  # torch would import its compiler to concatenate
+        return heads
+    rotated = heads[:, : 2 * count].unflatten(1, (2, count)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([rotated, heads[:, 2 * count :]], 1)
+
+
+def _projections(
+    config: ModelConfig,
+    take: Callable[..., Tensor],
+    prefix: str,
+    kind: str,
+    shape: tuple[int, ...],
+    num_pairs: int,
+) -> list[Tensor]:
+    """The weights or biases of queries, keys, values and gates."""
+    dim, heads, kv_heads = config.head_dim, config.num_heads, config.num_kv_heads
+    gates: list[Tensor] = []
+    if config.fused_projections:
+        fused = take(f"{prefix}qkv_proj.{kind}", (heads + 2 * kv_heads) * dim, *shape)
+        q, k, v = fused.split([heads * dim, kv_heads * dim, kv_heads * dim])
+    else:
+        counts = heads * (2 if config.gated_attention else 1), kv_heads, kv_heads
+        q, k, v = (
+            take(f"{prefix}{name}.{kind}", count * dim, *shape)
+            for name, count in zip(("q_proj", "k_proj", "v_proj"), counts, strict=True)
+        )
+    if config.gated_attention:  # each head's query, then its gate
+        q, gate = q.view(heads, 2, dim, *shape).unbind(1)
+        gates = [gate]
+    return [pairs(q, dim, num_pairs), pairs(k, dim, num_pairs), v, *gates]
+
+
+def _head_norms(
+    config: ModelConfig, weights: WeightSource, prefix: str, num_pairs: int
+) -> tuple[Tensor, Tensor]:
+    """The weights of the query norm and of the key norm."""
+    dim, spans = config.head_dim, config.qk_norm_spans_heads
+    sizes = (config.num_heads * dim, config.num_kv_heads * dim) if spans else (dim, dim)
+    q, k = (
+        pairs(norm_weight(config, weights, f"{prefix}{name}.weight", size), dim, num_pairs).flatten()
+        for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
+    )
+    return q, k

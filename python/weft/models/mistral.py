@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from weft.models.llama import Llama
+from weft.models.decoder import Decoder
 
 
-class Mistral(Llama):
-    """The Mistral decoder; methods and outputs are those of `Llama`."""
+class Mistral(Decoder):
+    """The Mistral decoder; methods and outputs are those of `Decoder`."""
 
-    traits: ClassVar[Mapping[str, bool]] = {
+    traits: ClassVar[Mapping[str, Any]] = {
         "attention_bias": False,
         "output_bias": False,
         "mlp_bias": False,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from weft.models.llama import Llama
+from weft.models.decoder import Decoder
 
 
-class Qwen3(Llama):
-    """The Qwen3 decoder; methods and outputs are those of `Llama`."""
+class Qwen3(Decoder):
+    """The Qwen3 decoder; methods and outputs are those of `Decoder`."""
 
-    traits: ClassVar[Mapping[str, bool]] = {"mlp_bias": False, "qk_norm": True, "windowed": True}
+    traits: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "qk_norm": True, "windowed": True}

@@ -21,7 +21,8 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
-from weft.models.config import DTYPES, Fields, ModelConfig, UnsupportedConfig, refuse_quantized
+from weft.models.config import DTYPES, ModelConfig, refuse_quantized
+from weft.models.fields import Fields, UnsupportedConfig
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
 from weft.models.stored import DTYPES as STORED_DTYPES

@@ -72,13 +72,16 @@ class Heads:
     """The heads of a layer.
 
     count: the number of query heads.
-    rotary: float32 [max_positions, R, 2] (cos, sin) with R <= Dk / 2; later positions use the last entry. The first 2R
-        dimensions of queries and keys are rotated. None: none are, or the caller has rotated them.
+    rotary: float32 [max_positions, R, 2] (cos, sin) with R <= Dk / 2; later positions use the last entry. 2R dimensions
+        of queries and keys are rotated. None: none are, or the caller has rotated them.
     scale: the factor of the scores.
-    norms: weights [Dk] of the query norm and of the key norm, before the rotation.
+    norms: weights of the query norm and of the key norm, before the rotation. Weights [Dk] are those of each head. With
+        weights [H * Dk] or [Hkv * Dk], the mean of squares is that of all the token's queries or keys. On CUDA they may
+        be float32 whatever the dtype of qkv is.
     softcap: above 0, a score s becomes softcap * tanh(s / softcap), after the scale.
     sink_logits: float32 [H]. Each softmax of head h also sums exp(sink_logits[h]), for a key without a value. These are
         not the sinks of a `Window`, which are keys of the text.
+    first_rotated: the first of the rotated dimensions, an even number.
     """
 
     count: int
@@ -88,8 +91,11 @@ class Heads:
     eps: float = 0.0
     softcap: float = 0.0
     sink_logits: Tensor | None = None
+    first_rotated: int = 0
 
     def __post_init__(self) -> None:
+        if self.first_rotated < 0 or self.first_rotated % 2:
+            raise ValueError(f"the first rotated dimension is even, not {self.first_rotated}")
         logits = self.sink_logits
         if logits is not None and (logits.dtype != torch.float32 or logits.shape != (self.count,)):
             raise TypeError(f"sink_logits is float32 [{self.count}], not {_described(logits)}")
@@ -132,13 +138,15 @@ class KVLayer(NamedTuple):
     is_windowed: bool = False
 
 
-def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
+def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads, gate: Tensor | None = None) -> Tensor:
     """Causal attention [N, H * Dv] of the queries in `qkv`. Writes its keys and values to the pages of `layer`.
 
     `qkv` is [N, H * Dk + Hkv * Dk + Hkv * Dv]: queries, keys, values; without the values if they are parts of the keys.
     Rotary embedding rotates the adjacent pairs (0, 1), (2, 3), … of a head. The query at position p sees the keys 0..p
     that are in the layer's window. Pages without a visible key may belong to another row. The contents of `qkv` are
     undefined afterwards.
+
+    With `gate` [N, H * Dv], the result is multiplied by sigmoid(gate). Rows of `qkv` and of `gate` may lie apart.
     """
     keys, values, window, values_in_keys, is_windowed = layer
     page_table = rows.windowed_table if is_windowed else rows.page_table
@@ -146,16 +154,35 @@ def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
     width = (heads.count + num_kv_heads) * key_size + (0 if values_in_keys else num_kv_heads * value_size)
     if qkv.shape[1] != width:
         raise TypeError(f"for these heads a token of qkv has {width} elements, not {qkv.shape[1]}")
-    if heads.rotary is not None and 2 * heads.rotary.shape[1] > key_size:
-        raise TypeError(f"rotary has {heads.rotary.shape[1]} pairs, but a key has {key_size} elements")
+    if heads.rotary is not None and heads.first_rotated + 2 * heads.rotary.shape[1] > key_size:
+        after = f" after {heads.first_rotated}" if heads.first_rotated else ""
+        raise TypeError(
+            f"rotary has {heads.rotary.shape[1]} pairs, but a key has {key_size - heads.first_rotated} elements{after}"
+        )
     out = qkv.new_empty(qkv.shape[0], heads.count * value_size)
+    if gate is not None and gate.shape != out.shape:
+        raise TypeError(f"gate is {list(out.shape)} for these heads, not {list(gate.shape)}")
     q_norm, k_norm = heads.norms or (None, None)
+    _check_norm(q_norm, key_size, heads.count)
+    _check_norm(k_norm, key_size, num_kv_heads)
     _ATTEND(
         qkv, keys, values, page_table, rows.base, rows.count, rows.starts, rows.width, rows.offset, rows.settled,
         rows.num_short, rows.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
-        heads.softcap, heads.sink_logits, window.size, window.sinks, out,
+        heads.softcap, heads.sink_logits, window.size, window.sinks, out, heads.first_rotated, gate,
     )  # fmt: skip
     return out
+
+
+def _check_norm(norm: Tensor | None, key_size: int, num_heads: int) -> None:
+    if norm is not None and norm.shape not in ((key_size,), (num_heads * key_size,)):
+        raise TypeError(
+            f"a norm of {num_heads} heads has {key_size} or {num_heads * key_size} weights, not {list(norm.shape)}"
+        )
+
+
+def normed_heads(norm: Tensor | None, keys: Tensor) -> int:
+    """The number of heads over which `norm` takes the mean of squares."""
+    return 1 if norm is None else len(norm) // keys.shape[3]
 
 
 def token_stride(keys: Tensor) -> int:
@@ -188,22 +215,31 @@ def _attend_cpu(
     window: int,
     sinks: int,
     out: Tensor,
+    first_rotated: int = 0,
+    gate: Tensor | None = None,
 ) -> None:
-    is_plain = qkv.dtype is torch.float32 and qkv.is_contiguous() and keys.dtype is torch.float32
-    require(
-        is_plain, f"on the CPU qkv and keys are float32, qkv contiguous; got {qkv.dtype} and {keys.dtype}"
-    )
+    is_plain = qkv.dtype is keys.dtype is torch.float32 and (gate is None or gate.dtype is torch.float32)
+    require(is_plain, f"on the CPU qkv, keys and gates are float32; got {qkv.dtype} and {keys.dtype}")
+    _check_rows(qkv, gate)
     page_table = page_table.contiguous()
     _, page_size, num_kv_heads, key_size = keys.shape
     rotary_rows, rotary_pairs = (0, 0) if rotary is None else rotary.shape[:2]
     kernel = _core.attend_cpu(
-        qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), keys.data_ptr(),
-        out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts), page_table.shape[0],
-        width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size, token_stride(keys),
-        (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows, rotary_pairs, window,
-        sinks, eps, scale, softcap, torch.get_num_threads(),
+        qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), address(gate),
+        keys.data_ptr(), out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts),
+        page_table.shape[0], width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size,
+        token_stride(keys), (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows,
+        rotary_pairs, first_rotated, normed_heads(q_norm, keys), normed_heads(k_norm, keys), window, sinks,
+        qkv.stride(0), 0 if gate is None else gate.stride(0), eps, scale, softcap, torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("attend", kernel)
+
+
+def _check_rows(qkv: Tensor, gate: Tensor | None) -> None:
+    for tensor in (qkv, gate):
+        require(
+            tensor is None or tensor.stride(1) == 1, "elements of a token of qkv and gate must be contiguous"
+        )
 
 
 def _attend_cuda(qkv: Tensor, *args: Any) -> None:
@@ -219,7 +255,7 @@ _ATTEND = register(
     "attend(Tensor(a!) qkv, Tensor(b!) keys, Tensor(c!) values, Tensor page_table, Tensor base, Tensor? count,"
     " Tensor? starts, int width, int offset, bool settled, int num_short, int short_width, Tensor? rotary,"
     " Tensor? q_norm, Tensor? k_norm, float eps, int num_heads, float scale, float softcap, Tensor? sink_logits,"
-    " int window, int sinks, Tensor(d!) out) -> ()",
+    " int window, int sinks, Tensor(d!) out, int first_rotated=0, Tensor? gate=None) -> ()",
     cpu=_attend_cpu,
     cuda=_attend_cuda,
 )

@@ -1,4 +1,4 @@
-"""Attention on CUDA, in Triton: one kernel for rows with few new tokens, two kernels for rows with many.
+"""Attention on CUDA, in Triton: one kernel for rows with few new tokens, two or three kernels for rows with many.
 
 `attend_few_kernel` applies norm and rotary embedding, writes keys, and attends. It splits a text's keys into S shares,
 as flash-decoding does. Share s attends to the tiles s, s + S, ... and writes the new keys of its tiles before it reads
@@ -14,10 +14,11 @@ Keys before a row's base are older than the step. With `Rows.settled` a program 
 earlier kernels still run. The caller promises that these kernels don't write the keys, bases and page tables. Without
 it, the program only prefetches the keys. That is safe, because the L2 cache is never stale.
 
-For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends. A
-program processes one head and a tile of a row's tokens; in `attend_kernel`, a tile is a block of queries of all query
-heads that share a key head. With `starts`, programs look up the row of their tile on the device (`tile_of`). So the
-grid depends on the number of tokens and the number of rows, not on the product of rows and width.
+For many tokens, `rotate_write_kernel` applies norm and rotary embedding and writes keys, and `attend_kernel` attends.
+A norm over several heads needs `squares_kernel` before them. A program processes one head and a tile of a row's tokens;
+in `attend_kernel`, a tile is a block of queries of all query heads that share a key head. With `starts`, programs look
+up the row of their tile on the device (`tile_of`). So the grid depends on the number of tokens and the number of rows,
+not on the product of rows and width.
 
 In a call with short and long rows, the long rows go first. A short row may thus attend to keys that a long row writes.
 
@@ -37,7 +38,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.attention import token_stride
+from weft.ops.activation_triton import tanh
+from weft.ops.attention import normed_heads, token_stride
 from weft.ops.library import require
 from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
 from weft.ops.variants import chosen
@@ -60,9 +62,13 @@ def attend(*args: Any) -> None:
     call = Call(*args)
     first = call.sizes[0]
     require(
-        first % 2 == 0 or 2 * call.num_pairs <= first,
+        first % 2 == 0 or call.first_rotated + 2 * call.num_pairs <= first,
         f"on CUDA values of {first} elements inside keys can't end within a rotated pair",
     )
+    for tensor in (call.qkv, call.gate):
+        require(
+            tensor is None or tensor.stride(1) == 1, "elements of a token of qkv and gate must be contiguous"
+        )
     num_rows = call.page_table.shape[0]
     if call.num_short:
         num_few = call.num_short if call.short_width <= FEW_TOKENS else 0
@@ -101,6 +107,8 @@ class Call:
     window: int
     sinks: int
     out: Tensor
+    first_rotated: int = 0
+    gate: Tensor | None = None
 
     @property
     def reach(self) -> int:
@@ -128,6 +136,16 @@ class Call:
     def num_pairs(self) -> int:
         """The number of rotated pairs of a head's dimensions."""
         return 0 if self.rotary is None else self.rotary.shape[1]
+
+    @property
+    def head_constants(self) -> tuple[int, ...]:
+        """The constants PAIRS, FROM, QHEADS and KHEADS of kernels that norm and rotate heads."""
+        heads = (normed_heads(norm, self.keys) for norm in (self.q_norm, self.k_norm))
+        return self.num_pairs, self.first_rotated, *heads
+
+    @property
+    def gate_row(self) -> int:
+        return 0 if self.gate is None else self.gate.stride(0)
 
     @property
     def num_positions(self) -> int:
@@ -213,27 +231,50 @@ def sum_squares(heads):
 
 
 @triton.jit
+def sum_all_squares(at, live, R: tl.constexpr, SIZE: tl.constexpr):
+    """The sums of the squares of SIZE elements from each address in `at` [R] on, for the `live` ones."""
+    BLOCK: tl.constexpr = 256
+    squares = tl.zeros([R, BLOCK], tl.float32)
+    for start in range(0, SIZE, BLOCK):
+        d = start + tl.arange(0, BLOCK)
+        mask = live[:, None] & (d < SIZE)[None, :]
+        f = tl.load(at[:, None] + d[None, :], mask=mask, other=0.0).to(tl.float32)
+        squares += f * f
+    return tl.sum(squares, 1)
+
+
+@triton.jit
 def rotate(
-    heads, squares, Norm, Rotary, positions, live, eps, num_positions, R: tl.constexpr, FIRST: tl.constexpr,
-    D: tl.constexpr, DP: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr,
+    heads, head, squares, Norm, Rotary, positions, live, eps, num_positions, R: tl.constexpr, FIRST: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, SIZE: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
     """Norm `heads` [R, DP] if there is a norm, and rotate adjacent pairs by the (cos, sin) of `positions`.
 
-    They are the D dimensions from FIRST on of heads of size SIZE, of which the first PAIRS pairs are rotated. `squares`
-    [R] are the sums of squares over all dimensions."""
-    if Norm is not None or FIRST < 2 * PAIRS:
+    They are the D dimensions from FIRST on of heads of size SIZE, of which PAIRS pairs from dimension FROM on are
+    rotated. `squares` [R] are the sums of squares over all dimensions of HEADS heads. With several, head `head` has its
+    part of Norm."""
+    # The rotated dimensions of this part are LOW..HIGH-1, as far as it has them.
+    LOW: tl.constexpr = FROM - FIRST
+    HIGH: tl.constexpr = LOW + 2 * PAIRS
+    ROTATES: tl.constexpr = PAIRS > 0 and HIGH > 0 and LOW < D
+    if Norm is not None or ROTATES:
         f = heads.to(tl.float32)
         d = tl.arange(0, DP)
         if Norm is not None:
-            scale = tl.rsqrt(squares / SIZE + eps)
-            weight = tl.load(Norm + FIRST + d, mask=d < D, other=0.0).to(tl.float32)
-            f = f * scale[:, None] * weight[None, :]
-        if FIRST < 2 * PAIRS:
+            scale = tl.rsqrt(squares / (SIZE * HEADS) + eps)
+            if HEADS > 1:
+                at = Norm + FIRST + (head * SIZE + tl.zeros([R], tl.int32))[:, None]
+                weight = load_heads(at, d, live, D, DP).to(tl.float32)
+            else:
+                weight = tl.load(Norm + FIRST + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
+            f = f * scale[:, None] * weight
+        if ROTATES:
             line = tl.minimum(positions, num_positions - 1)
-            table = Rotary + line[:, None] * 2 * PAIRS + FIRST
-            if FIRST + D > 2 * PAIRS:
+            table = Rotary + line[:, None] * 2 * PAIRS - LOW
+            if LOW > 0 or D > HIGH:
                 # Other pairs are rotated by nothing: cos is 1, sin is 0.
-                inside = live[:, None] & (d < 2 * PAIRS - FIRST)[None, :]
+                inside = live[:, None] & ((d >= LOW) & (d < HIGH) & (d < D))[None, :]
                 still = (1 - d % 2).to(tl.float32)[None, :] + tl.zeros([R, DP], tl.float32)
                 angles = tl.load(table + d[None, :], mask=inside, other=still)
             else:
@@ -247,22 +288,27 @@ def rotate(
 
 @triton.jit
 def load_parts(
-    at, Norm, Rotary, positions, live, eps, num_positions, R: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr,
-    D2: tl.constexpr, P2: tl.constexpr, PAIRS: tl.constexpr,
+    tokens, head, Norm, squares, Rotary, positions, live, eps, num_positions, R: tl.constexpr, D1: tl.constexpr,
+    P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Load both parts of heads from the addresses `at` [R, 1], and `rotate` them. Without a second part, the first one
-    is returned twice."""
+    """Load both parts of heads and `rotate` them. `tokens` [R] are addresses of first heads, and `head` is a number or
+    numbers [R]. Without a second part, the first one is returned twice. `squares` is for a norm over several heads."""
+    at = (tokens + head * (D1 + D2))[:, None]
     heads = load_heads(at, tl.arange(0, P1), live, D1, P1)
-    squares = sum_squares(heads)
+    if HEADS == 1:
+        squares = sum_squares(heads)
     if D2 > 0:
         rest = load_heads(at + D1, tl.arange(0, P2), live, D2, P2)
-        squares += sum_squares(rest)
+        if HEADS == 1:
+            squares += sum_squares(rest)
     heads = rotate(
-        heads, squares, Norm, Rotary, positions, live, eps, num_positions, R, 0, D1, P1, D1 + D2, PAIRS
+        heads, head, squares, Norm, Rotary, positions, live, eps, num_positions, R, 0, D1, P1, D1 + D2, PAIRS, FROM,
+        HEADS,
     )  # fmt: skip
     if D2 > 0:
         rest = rotate(
-            rest, squares, Norm, Rotary, positions, live, eps, num_positions, R, D1, D2, P2, D1 + D2, PAIRS
+            rest, head, squares, Norm, Rotary, positions, live, eps, num_positions, R, D1, D2, P2, D1 + D2, PAIRS, FROM,
+            HEADS,
         )  # fmt: skip
     else:
         rest = heads
@@ -282,17 +328,16 @@ def store_parts(
 
 
 @triton.jit
-def tanh(x):
-    """tanh to some units in the last place."""
-    square = x * x
-    # The Taylor series, for small |x|, where the fraction below would lose digits.
-    series = square * -0.008863236 + 0.021869488
-    series = series * square - 0.053968254
-    series = series * square + 0.13333334
-    series = series * square - 0.33333334
-    fade = tl.exp2(tl.abs(x) * -2.885390081777927)
-    fraction = (1.0 - fade) / (1.0 + fade)
-    return tl.where(square < 0.09, x + x * square * series, tl.where(x < 0, -fraction, fraction))
+def store_result(
+    acc, Gate, Out, token, head, gate_row, cell, H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr
+):
+    """Store `acc` [BM, DP] as the result of heads `head` [BM] of tokens `token` [BM], where `cell` says so, after it is
+    multiplied by sigmoid(Gate)."""
+    d = tl.arange(0, DP)[None, :]
+    if Gate is not None:
+        gate = tl.load(Gate + (token * gate_row + head * D)[:, None] + d, mask=cell, other=0.0).to(tl.float32)
+        acc = acc / (1.0 + tl.exp(-gate))
+    tl.store(Out + ((token * H + head) * D)[:, None] + d, acc.to(Out.dtype.element_ty), mask=cell)
 
 
 @triton.jit
@@ -402,8 +447,9 @@ def write_new_keys(
     Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
     eps, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
-    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr,
-    TOKEN: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr,
+    KHEADS: tl.constexpr, WIDE: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
+    BN: tl.constexpr, SHARES: tl.constexpr,
 ):  # fmt: skip
     """Rotate the row's new keys in the tiles of `share`, and write them and their values to the cache. `row_qkv` points
     to the row's first token."""
@@ -413,16 +459,20 @@ def write_new_keys(
         n = first + t
         new = (t < count) & (n < length) & (n // BN % SHARES == share)
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
-        source = row_qkv + (t * WIDE + H * DK)[:, None]
+        source = row_qkv + t * WIDE + H * DK
+        squares = 0.0
+        if KHEADS > 1:
+            squares = sum_all_squares(source, new, BT, KHEADS * DK)
         k, k2 = load_parts(
-            source + key_head * DK, KNorm, Rotary, n, new, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
-        )
+            source, key_head, KNorm, squares, Rotary, n, new, eps, num_positions, BT, D1, P1, D2, P2, PAIRS, FROM,
+            KHEADS,
+        )  # fmt: skip
         entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
         # Programs of other blocks write the same values. Each reads its own writes.
         store_parts(entry + key_head * DK, k, k2, page > 0, D1, P1, D2, P2)
         if not IN_KEYS:
             d = tl.arange(0, PV)
-            v = load_heads(source + HKV * DK + key_head * DV, d, new, DV, PV)
+            v = load_heads((source + HKV * DK + key_head * DV)[:, None], d, new, DV, PV)
             place = entry + HKV * DK + key_head * DV + d[None, :]
             tl.store(place, v, mask=(page > 0)[:, None] & (d < DV)[None, :])
         tl.debug_barrier()
@@ -485,12 +535,12 @@ def attend_share(
 
 @triton.jit
 def join_shares(
-    m, total, acc, target, query_line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
+    m, total, acc, query_line, live, cell, Gate, Out, Parts, Lse, Counters, group, token, head, gate_row, share, alive,
+    H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Store the result `acc` of a share, and add 1 to the counter of `group`. The last of the `alive` shares to arrive
-    joins all of them, and stores the result at `target`. `query_line` [BM] numbers the queries in Parts and Lse; `cell`
-    [BM, DP] marks the values of `live` queries."""
+    joins all of them, and stores the result (`store_result`). `query_line` [BM] numbers the queries in Parts and Lse;
+    `cell` [BM, DP] marks the values of `live` queries."""
     d = tl.arange(0, DP)
     line = query_line * SHARES
     lse = tl.where(total > 0, m + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
@@ -522,21 +572,24 @@ def join_shares(
             total += tl.sum(weight, 0)
             acc += tl.sum(part * weight[:, :, None], 0)
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-        tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+        store_result(acc, Gate, Out, token, head, gate_row, cell, H, D, DP)
         # Safe for the next launch: its programs add to a counter only after `wait_for_earlier`, so they find this 0.
         # No program of this launch adds to it later, since all shares have arrived.
         tl.store(Counters + group, 0)
 
 
 @triton.jit(
-    do_not_specialize=["width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale", "cap"],
+    do_not_specialize=[
+        *("width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale", "cap", "gate_row")
+    ],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_few_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, SinkLogits, Out, Parts, Lse, Counters,
-    eps, scale, cap, width, offset, num_columns, num_pages, num_positions,
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, SinkLogits, Gate, Out, Parts, Lse, Counters,
+    eps, scale, cap, width, offset, num_columns, num_pages, num_positions, gate_row,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
-    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, CAPPED: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr,
+    QHEADS: tl.constexpr, KHEADS: tl.constexpr, CAPPED: tl.constexpr,
     WIDE: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr,
     BT: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr, CHUNK: tl.constexpr,
     STAGES: tl.constexpr, REACH: tl.constexpr, SINKS: tl.constexpr, EARLY: tl.constexpr, CHAINED: tl.constexpr,
@@ -583,15 +636,19 @@ def attend_few_kernel(
         head = key_head * G + query % G
         live = token < count
         row_qkv = QKV + begin_token * WIDE
+        tokens = row_qkv + token * WIDE
+        squares = 0.0
+        if QHEADS > 1:
+            squares = sum_all_squares(tokens, live, BM, QHEADS * DK)
         q, q2 = load_parts(
-            row_qkv + (token * WIDE + head * DK)[:, None], QNorm, Rotary, first + token, live, eps, num_positions,
-            BM, D1, P1, D2, P2, PAIRS,
+            tokens, head, QNorm, squares, Rotary, first + token, live, eps, num_positions, BM, D1, P1, D2, P2, PAIRS,
+            FROM, QHEADS,
         )  # fmt: skip
         position = tl.where(live, tl.minimum(first + token, length - 1), -1)
         write_new_keys(
             Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
-            eps, num_columns, num_positions, H, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, PAIRS, WIDE, TOKEN, PAGE,
-            BT, BN, SHARES,
+            eps, num_columns, num_positions, H, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, PAIRS, FROM, KHEADS, WIDE, TOKEN,
+            PAGE, BT, BN, SHARES,
         )  # fmt: skip
         m, total, acc = begin_softmax(SinkLogits, head, live & (share == 0), BM, PV)
         low = 0
@@ -613,16 +670,14 @@ def attend_few_kernel(
         )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         cell = live[:, None] & (d < DV)[None, :]
-        line = (begin_token + token) * H + head
-        target = Out + line[:, None] * DV + d[None, :]
         if alive == 1:
-            tl.store(target, acc.to(Out.dtype.element_ty), mask=cell)
+            store_result(acc, Gate, Out, begin_token + token, head, gate_row, cell, H, DV, PV)
         elif SHARES > 1:
             group = row * tl.num_programs(1) + tl.program_id(1)
             query_line = (row.to(tl.int64) * width + token) * H + head
             join_shares(
-                m, total, acc, target, query_line, live, cell, Out, Parts, Lse, Counters, group, share, alive,
-                DV, PV, BM, SHARES, CHUNK,
+                m, total, acc, query_line, live, cell, Gate, Out, Parts, Lse, Counters, group, begin_token + token,
+                head, gate_row, share, alive, H, DV, PV, BM, SHARES, CHUNK,
             )  # fmt: skip
 
 
@@ -643,10 +698,10 @@ def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
         arrived = counters(call.out, num_rows * groups)
     attend_few_kernel[(num_rows, groups, shares)](
         call.qkv, call.keys, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
-        call.q_norm, call.k_norm, call.sink_logits, call.out, parts, lse, arrived, call.eps, *call.score_scales,
-        width, call.offset, columns, pages, call.num_positions,
-        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.num_pairs, call.softcap > 0,
-        call.qkv.shape[1], token_stride(call.keys), page, FEW_TOKENS, QUERIES, keys, shares,
+        call.q_norm, call.k_norm, call.sink_logits, call.gate, call.out, parts, lse, arrived, call.eps,
+        *call.score_scales, width, call.offset, columns, pages, call.num_positions, call.gate_row,
+        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, *call.head_constants, call.softcap > 0,
+        call.qkv.stride(0), token_stride(call.keys), page, FEW_TOKENS, QUERIES, keys, shares,
         min(shares, max(1, JOINED // dim)), STAGES, call.reach, call.sinks, how_early(call), **chain_options(call.out),
         num_warps=8 if call.row_bytes >= 512 and call.qkv.element_size() == 4 else 4,
     )  # fmt: skip
@@ -665,19 +720,39 @@ def how_early(call: Call) -> int:
     return early if may_read else min(early, 1)
 
 
+@triton.jit(do_not_specialize=["num_tokens"])
+def squares_kernel(
+    QKV, Squares, num_tokens, WIDE: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, BT: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Squares: float32 [num_tokens, 2], the sums of the squares of each token's QUERIES elements of queries, and of the
+    KEYS elements of keys after them: for norms over several heads, of which `rotate_write_kernel` overwrites some while
+    others are not read yet."""
+    begin(CHAINED)
+    token = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
+    live = token < num_tokens
+    tokens = QKV + token * WIDE
+    if tl.program_id(1) == 0:
+        squares = sum_all_squares(tokens, live, BT, QUERIES)
+    else:
+        squares = sum_all_squares(tokens + QUERIES, live, BT, KEYS)
+    tl.store(Squares + token * 2 + tl.program_id(1), squares, mask=live)
+
+
 @triton.jit(
     do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "num_positions", "eps"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def rotate_write_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm,
+    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Squares,
     eps, first_row, num_rows, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
-    DV: tl.constexpr, PV: tl.constexpr, PAIRS: tl.constexpr, WIDE: tl.constexpr, TOKEN: tl.constexpr,
-    PAGE: tl.constexpr, BT: tl.constexpr, ROWS: tl.constexpr, CHAINED: tl.constexpr,
+    DV: tl.constexpr, PV: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr, QHEADS: tl.constexpr,
+    KHEADS: tl.constexpr, WIDE: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr, BT: tl.constexpr,
+    ROWS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program handles one head for a tile of a row's tokens. It rotates queries in place, and writes keys and values
-    to the cache."""
+    to the cache. Squares are those of `squares_kernel`."""
     begin(CHAINED)
     DK: tl.constexpr = D1 + D2
     row, number = tile_of(Starts, tl.program_id(0), first_row, num_rows, width, 1, BT, ROWS)
@@ -690,14 +765,17 @@ def rotate_write_kernel(
     token = number * BT + tl.arange(0, BT)
     live = token < count
     position = first + token
-    tokens = QKV + ((begin_token + token) * WIDE)[:, None]
+    tokens = QKV + (begin_token + token) * WIDE
+    squares = tl.zeros([BT], tl.float32)
     if head < H:
         if PAIRS > 0 or QNorm is not None:
-            source = tokens + head * DK
+            if QHEADS > 1:
+                squares = tl.load(Squares + (begin_token + token) * 2, mask=live, other=0.0)
             q, q2 = load_parts(
-                source, QNorm, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
-            )
-            store_parts(source, q, q2, live, D1, P1, D2, P2)
+                tokens, head, QNorm, squares, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS,
+                FROM, QHEADS,
+            )  # fmt: skip
+            store_parts((tokens + head * DK)[:, None], q, q2, live, D1, P1, D2, P2)
     else:
         column = position // PAGE
         page = tl.load(
@@ -705,24 +783,27 @@ def rotate_write_kernel(
         ).to(tl.int64)
         target = Cache + ((page * PAGE + position % PAGE) * TOKEN)[:, None]
         if head < H + HKV:
+            if KHEADS > 1:
+                squares = tl.load(Squares + (begin_token + token) * 2 + 1, mask=live, other=0.0)
             k, k2 = load_parts(
-                tokens + head * DK, KNorm, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS
+                tokens + H * DK, head - H, KNorm, squares, Rotary, position, live, eps, num_positions, BT, D1, P1, D2,
+                P2, PAIRS, FROM, KHEADS,
             )  # fmt: skip
             store_parts(target + (head - H) * DK, k, k2, page > 0, D1, P1, D2, P2)
         else:
             d = tl.arange(0, PV)
             place = (head - H - HKV) * DV
-            v = load_heads(tokens + (H + HKV) * DK + place, d, live, DV, PV)
+            v = load_heads((tokens + (H + HKV) * DK + place)[:, None], d, live, DV, PV)
             tl.store(target + HKV * DK + place + d[None, :], v, mask=(page > 0)[:, None] & (d < DV)[None, :])
 
 
 @triton.jit(
-    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale", "cap"],
+    do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale", "cap", "gate_row"],
     do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
 )
 def attend_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, SinkLogits, Out, scale, cap, first_row, num_rows, width, offset,
-    num_columns,
+    QKV, Cache, PageTable, Base, Count, Starts, SinkLogits, Gate, Out, scale, cap, first_row, num_rows, width, offset,
+    num_columns, gate_row,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
     DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, CAPPED: tl.constexpr, WIDE: tl.constexpr,
     TOKEN: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
@@ -760,13 +841,8 @@ def attend_kernel(
         m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, BN, STAGES, REACH, SINKS,
     )  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
-    line = (begin_token + token) * H + head
-    d = tl.arange(0, PV)
-    tl.store(
-        Out + line[:, None] * DV + d[None, :],
-        acc.to(Out.dtype.element_ty),
-        mask=live[:, None] & (d < DV)[None, :],
-    )
+    cell = live[:, None] & (tl.arange(0, PV) < DV)[None, :]
+    store_result(acc, Gate, Out, begin_token + token, head, gate_row, cell, H, DV, PV)
 
 
 def attend_long(call: Call, first_row: int = 0) -> None:
@@ -778,21 +854,36 @@ def attend_long(call: Call, first_row: int = 0) -> None:
     group = call.num_heads // num_kv_heads
     most_rows = triton.next_power_of_2(num_rows) if call.starts is not None else 1
     chain = chain_options(call.out)
+    squares = sum_squares_of_heads(call)
     tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
     rotate_write_kernel[(tiles, call.num_heads + num_kv_heads * (1 if call.values_in_keys else 2))](
-        call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm,
+        call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm, squares,
         call.eps, first_row, num_rows, call.width, call.offset, columns, call.num_positions,
-        call.num_heads, num_kv_heads, *call.sizes, call.num_pairs, call.qkv.shape[1], token_stride(call.keys), page,
-        LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
+        call.num_heads, num_kv_heads, *call.sizes, *call.head_constants, call.qkv.stride(0), token_stride(call.keys),
+        page, LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
     )  # fmt: skip
     queries, keys = choose_block(call.row_bytes)
     attend_kernel[(num_tiles(call, num_rows, queries, group), num_kv_heads)](
-        call.qkv, call.keys, table, call.base, call.count, call.starts, call.sink_logits, call.out,
-        *call.score_scales, first_row, num_rows, call.width, call.offset, columns,
-        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.softcap > 0, call.qkv.shape[1],
+        call.qkv, call.keys, table, call.base, call.count, call.starts, call.sink_logits, call.gate, call.out,
+        *call.score_scales, first_row, num_rows, call.width, call.offset, columns, call.gate_row,
+        call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.softcap > 0, call.qkv.stride(0),
         token_stride(call.keys), page, queries, keys, LONG_STAGES, call.reach, call.sinks,
         most_rows, **chain, num_warps=LONG_WARPS,
     )  # fmt: skip
+
+
+def sum_squares_of_heads(call: Call) -> Tensor | None:
+    """Launch `squares_kernel` if a norm is over several heads. Returns its result."""
+    _, _, query_heads, key_heads = call.head_constants
+    if query_heads == key_heads == 1:
+        return None
+    num_tokens, (num_kv_heads, size) = call.qkv.shape[0], call.keys.shape[2:]
+    squares = torch.empty(num_tokens, 2, dtype=torch.float32, device=call.qkv.device)
+    squares_kernel[(triton.cdiv(num_tokens, LONG_TOKENS), 2)](
+        call.qkv, squares, num_tokens, call.qkv.stride(0), call.num_heads * size, num_kv_heads * size, LONG_TOKENS,
+        **chain_options(call.out),
+    )  # fmt: skip
+    return squares
 
 
 def num_tiles(call: Call, num_rows: int, queries: int, group: int) -> int:

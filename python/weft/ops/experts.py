@@ -2,72 +2,23 @@
 
     y[n] = sum over j of weights[n, j] * (down[e] @ activation(gate[e] @ x[n], up[e] @ x[n])),   e = index[n, j]
 
-Weights of experts without rows are not read; the others are read once for all their rows. On the CPU, activations are
-float32 and weights keep their dtype, as in `weft.ops.linear`. A row's result depends on that row alone, bit for bit.
+The sum may be added to a residual. Weights of experts without rows are not read; the others are read once for all their
+rows. On the CPU, activations are float32 and weights keep their dtype, as in `weft.ops.linear`. A row's result depends
+on that row alone, bit for bit.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from weft import _core
+from weft.ops.activation import Activation
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import pack, packed_shape
-
-
-class Function(IntEnum):
-    """Elementwise functions. The numbers are the kernels'."""
-
-    NONE = 0
-    SILU = 1
-    """x * sigmoid(slope * x)"""
-    GELU = 2
-    GELU_TANH = 3
-    """GELU, approximated with tanh."""
-    RELU = 4
-    RELU_SQUARED = 5
-
-
-@dataclass(frozen=True)
-class Activation:
-    """Between the two products of an MLP: function(min(gate, limit)) * (clamp(up, -limit, limit) + shift), or without
-    gates function(up). `slope` is that of SiLU; the other functions ignore it."""
-
-    function: Function
-    slope: float = 1.0
-    limit: float = math.inf
-    shift: float = 0.0
-
-    def __call__(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
-        """The same with torch's operations. Without gates, the argument is `up`."""
-        if up is None:
-            return self._apply(gate)
-        if self.limit < math.inf:
-            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return self._apply(gate) * (up + self.shift if self.shift else up)
-
-    def _apply(self, x: Tensor) -> Tensor:
-        match self.function:
-            case Function.NONE:
-                return x
-            case Function.SILU:
-                return F.silu(x) if self.slope == 1 else x * torch.sigmoid(self.slope * x)
-            case Function.GELU:
-                return F.gelu(x)
-            case Function.GELU_TANH:
-                return F.gelu(x, approximate="tanh")
-            case Function.RELU:
-                return F.relu(x)
-            case Function.RELU_SQUARED:
-                return F.relu(x).square()
 
 
 class Experts:
@@ -122,12 +73,14 @@ class Experts:
         weights: Tensor,
         live: Tensor | None = None,
         out: Tensor | None = None,
+        *,
+        residual: Tensor | None = None,
     ) -> Tensor:
         """The results [N, H] for `x` [N, H]: a new tensor or `out`, which is not `x`.
 
         index: int64 [N, k], the experts of each row; an index outside [0, E) adds nothing. weights: float32 [N, k].
-        live: int64 [1], the number of live rows; the others are neither read nor written. The last dimensions are
-        contiguous.
+        live: int64 [1], the number of live rows; the others are neither read nor written. residual: [N, H], added to
+        the sum; it may be `out`. The last dimensions are contiguous.
         """
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
@@ -135,7 +88,7 @@ class Experts:
         act = self.activation
         _EXPERTS(
             x, index, weights, self.up, self.down, self.up_bias, self.down_bias, self.inner, self.gated,
-            int(act.function), act.slope, act.limit, act.shift, out, live,
+            int(act.function), act.slope, act.limit, act.shift, out, live, residual,
         )  # fmt: skip
         return out
 
@@ -191,19 +144,20 @@ def _experts_cpu(
     shift: float,
     out: Tensor,
     live: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> None:
     require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
-    _check(x, index, weights, out)
+    _check(x, index, weights, out, residual)
     kernel = _core.experts_cpu(
         x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
         address(up_bias), address(down_bias), DTYPE_CODES[up.dtype], gated, up.dim() > 4, function, slope, limit,
         shift, x.shape[0], x.shape[1], inner, up.shape[0], index.shape[1], x.stride(0), out.stride(0),
-        torch.get_num_threads(), address(live),
+        torch.get_num_threads(), address(live), address(residual), 0 if residual is None else residual.stride(0),
     )  # fmt: skip
     run_kernel("experts", kernel)
 
 
-def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
+def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor, residual: Tensor | None) -> None:
     require(index.dtype is torch.int64, f"indices of experts are int64, not {index.dtype}")
     require(weights.dtype is torch.float32, f"weights of experts are float32, not {weights.dtype}")
     require(
@@ -214,6 +168,12 @@ def _check(x: Tensor, index: Tensor, weights: Tensor, out: Tensor) -> None:
     require(index.shape[1] > 0, "a row needs at least one expert")
     require(index.is_contiguous() and weights.is_contiguous(), "indices and weights must be contiguous")
     require(x.stride(-1) == 1 and out.stride(-1) == 1, "the last dimension must be contiguous")
+    if residual is not None:
+        require(
+            residual.dtype is out.dtype and residual.shape == out.shape and residual.stride(-1) == 1,
+            f"residual must be {out.dtype} {list(out.shape)} with contiguous rows, not {residual.dtype} "
+            f"{list(residual.shape)}",
+        )
 
 
 def _experts_cuda(
@@ -232,22 +192,37 @@ def _experts_cuda(
     shift: float,
     out: Tensor,
     live: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> None:
     require(
         x.dtype is up.dtype is out.dtype,
         f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
     )
-    _check(x, index, weights, out)
+    _check(x, index, weights, out, residual)
     with device_of(x):
         triton_kernels("experts_triton").experts(
-            x, index, weights, up, down, up_bias, down_bias, gated, function, slope, limit, shift, out, live
+            x,
+            index,
+            weights,
+            up,
+            down,
+            up_bias,
+            down_bias,
+            gated,
+            function,
+            slope,
+            limit,
+            shift,
+            out,
+            live,
+            residual,
         )
 
 
 _EXPERTS = register(
     "experts(Tensor x, Tensor index, Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias,"
     " int inner, bool gated, int function, float slope, float limit, float shift, Tensor(a!) out,"
-    " Tensor? live=None) -> ()",
+    " Tensor? live=None, Tensor? residual=None) -> ()",
     cpu=_experts_cpu,
     cuda=_experts_cuda,
 )

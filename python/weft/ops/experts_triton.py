@@ -2,7 +2,7 @@
 
 `sort_kernel` sorts the choices (a row and one of its experts) by expert. `experts_kernel` multiplies the sorted rows by
 their experts' weights, once for the up projection with its activation and once for the down projection.
-`combine_kernel` adds the weighted results of each row, in the order of its choices.
+`combine_kernel` adds the weighted results of each row, in the order of its choices, and then the residual.
 
 A program of `experts_kernel` computes a tile of outputs for up to BM rows of one expert. It finds them among the
 experts' first sorted rows. There are as many programs as any choice of experts needs; the others end at once, so the
@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.experts import Function
+from weft.ops.activation import Function
+from weft.ops.activation_triton import activated, gated
 from weft.ops.library import require
 from weft.ops.linear_triton import weight_rows
 from weft.ops.triton_launch import begin, chain_options, is_padding
@@ -30,11 +31,6 @@ COMBINE_BLOCK = 1024
 FEW_ROWS_OF_EXPERT = 16
 MAX_EXPERTS = 1 << 10
 MAX_CHOICES: tl.constexpr = tl.constexpr(1 << 21)  # with MAX_EXPERTS, sort keys fit int32
-NONE: tl.constexpr = tl.constexpr(int(Function.NONE))
-SILU: tl.constexpr = tl.constexpr(int(Function.SILU))
-GELU: tl.constexpr = tl.constexpr(int(Function.GELU))
-GELU_TANH: tl.constexpr = tl.constexpr(int(Function.GELU_TANH))
-RELU: tl.constexpr = tl.constexpr(int(Function.RELU))
 
 
 class Tiles(NamedTuple):
@@ -95,24 +91,6 @@ def sort_kernel(
         tl.store(Starts + expert, place, mask=expert <= E)
 
 
-@triton.jit
-def activated(x, slope, FUNCTION: tl.constexpr):
-    """As in `weft.ops.experts.Activation`. Comparisons keep NaN."""
-    if FUNCTION == NONE:
-        result = x
-    elif FUNCTION == SILU:
-        result = x / (1.0 + tl.exp(-slope * x))
-    elif FUNCTION == GELU:
-        result = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
-    elif FUNCTION == GELU_TANH:
-        result = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    elif FUNCTION == RELU:
-        result = tl.where(x < 0, 0.0, x)
-    else:
-        result = tl.where(x < 0, 0.0, x * x)
-    return result
-
-
 @triton.jit(do_not_specialize=["slope", "limit", "shift"])
 def experts_kernel(
     X, W, Bias, Starts, Order, Out, x_row, slope, limit, shift, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
@@ -159,9 +137,7 @@ def experts_kernel(
         acc += tl.load(Bias + expert * N + n)[None, :]
     if GATED:
         gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
-        value = activated(gate, slope, FUNCTION) * (up + shift)
+        value = gated(gate, up, slope, limit, shift, FUNCTION)
         column = tile * (BN // 2) + tl.arange(0, BN // 2)
         inside = column < N // 2
         width = N // 2
@@ -175,9 +151,10 @@ def experts_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["Live"])
 def combine_kernel(
-    Sorted, Places, Weights, Live, Out, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr
+    Sorted, Places, Weights, Residual, Live, Out, residual_row, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Sorted: [places, H], Weights: float32 [rows, CHOSEN]."""
+    """Sorted: [places, H], Weights: float32 [rows, CHOSEN], Residual: [rows, H] or None."""
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     if is_padding(row, Live):
@@ -189,6 +166,8 @@ def combine_kernel(
         if place >= 0:
             weight = tl.load(Weights + row * CHOSEN + j)
             total += weight * tl.load(Sorted + place * H + h, mask=h < H, other=0.0).to(tl.float32)
+    if Residual is not None:
+        total += tl.load(Residual + row * residual_row + h, mask=h < H, other=0.0).to(tl.float32)
     tl.store(Out + row * out_row + h, total.to(Out.dtype.element_ty), mask=h < H)
 
 
@@ -207,6 +186,7 @@ def experts(
     shift: float,
     out: Tensor,
     live: Tensor | None = None,
+    residual: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
     """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H]. down:
@@ -242,5 +222,6 @@ def experts(
             **chain, num_warps=tiles.warps,
         )  # fmt: skip
     combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
-        results, places, weights, live, out, out.stride(0), out.shape[1], chosen, COMBINE_BLOCK, **chain
-    )
+        results, places, weights, residual, live, out, 0 if residual is None else residual.stride(0), out.stride(0),
+        out.shape[1], chosen, COMBINE_BLOCK, **chain,
+    )  # fmt: skip

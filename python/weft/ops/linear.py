@@ -1,6 +1,11 @@
 """Matmuls with a decoder's weights, each fused with the preceding norm and the following additions in one kernel.
 
-    y = norm(x) @ weight.T + bias + residual              or, with `swiglu`,     y = silu(gate) * up
+    y = cap(scale * activation(norm(x) @ weight.T + bias)) + residual,     cap(y) = softcap * tanh(y / softcap)
+
+Instead of `x`, the matmul may read x + norm(y) for another tensor y (`Added`): a norm after a decoder's sub-layer then
+costs no operation, because the next matmul does it.
+
+Each part but the product is optional. An activation with gates multiplies one half of the sums with the other.
 
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
@@ -20,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from weft import _core
+from weft.ops.activation import Activation, Epilogue
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import pack
 
@@ -29,7 +35,8 @@ FEW_ROWS = 16
 
 @dataclass(frozen=True)
 class Norm:
-    """RMS norm: x / sqrt(mean(x²) + eps) * weight over the last dimension. `weight` [H] has the dtype of x."""
+    """RMS norm: x / sqrt(mean(x²) + eps) * weight over the last dimension. `weight` [H] has the dtype of x, or it is
+    float32."""
 
     weight: Tensor
     eps: float
@@ -42,6 +49,16 @@ class Norm:
         return out
 
 
+@dataclass(frozen=True)
+class Added:
+    """The input of a matmul, x + norm(rows), which is also written to `total`. `rows` and `total` are [N, in] as `x`.
+    Programs read `x`, `rows` and the residual while others write `total`, so it is none of them."""
+
+    rows: Tensor
+    norm: Norm
+    total: Tensor
+
+
 class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
@@ -49,7 +66,9 @@ class Linear:
     On the CPU the weight is copied once, from the parts to the final layout. While a model loads, threads do that
     (`PackingThreads`), and `weight` is complete when the model is.
 
-    swiglu: the first half of the outputs are gates, the second half ups; the result has half as many outputs.
+    activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
+        result has half as many outputs.
+    scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
         possible.
     """
@@ -59,19 +78,22 @@ class Linear:
         weight: Tensor | Sequence[Tensor],
         bias: Tensor | Sequence[Tensor] | None = None,
         *,
-        swiglu: bool = False,
+        activation: Activation | None = None,
+        gated: bool = False,
+        scale: float = 1.0,
+        softcap: float = 0.0,
         tiled: bool | None = None,
     ) -> None:
         parts = [weight] if isinstance(weight, Tensor) else list(weight)
-        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if swiglu else 1)
+        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if gated else 1)
         self.num_inputs = parts[0].shape[-1]
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
-        self.swiglu = swiglu
+        self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         is_cpu = parts[0].device.type == "cpu"
         can_tile = is_cpu and all(part.dtype is torch.bfloat16 for part in parts) and bool(_core.has_tiles())
         require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
         if is_cpu:
-            self.weight = pack(parts, 2 if swiglu else 1, can_tile and tiled is not False)
+            self.weight = pack(parts, 2 if gated else 1, can_tile and tiled is not False)
         else:
             self.weight = _joined(parts)
 
@@ -84,23 +106,53 @@ class Linear:
         out: Tensor | None = None,
         also: Tensor | None = None,
         live: Tensor | None = None,
+        added: Added | None = None,
     ) -> Tensor:
         """The product [N, num_outputs] of the weight and `x` [N, in], after `norm` if given: a new tensor or `out`.
 
-        residual: added to the result, has its shape, may be `out`; not with `swiglu`. also: receives a copy of the
-        result. live: int64 [1], the number of live rows; weft's kernels neither read nor write the others, torch's
-        matmul on CUDA does. All last dimensions are contiguous. On CUDA, no unfinished work of the stream may write the
-        weight, because kernels read it before earlier kernels end.
+        added: the product reads x + added.norm(added.rows) instead of `x`, and then applies `norm`.
+        residual: added to the result, has its shape, may be `out`. also: receives a copy of the result. live: int64
+        [1], the number of live rows; weft's kernels neither read nor write the others, torch's matmul on CUDA does. All
+        last dimensions are contiguous. On CUDA, no unfinished work of the stream may write the weight, because kernels
+        read it before earlier kernels end.
         """
-        # Not all kernels add it after `swiglu`; the others would drop it.
-        require(
-            residual is None or not self.swiglu, "a matmul with swiglu takes no residual; add it afterwards"
-        )
         if out is None:
             out = x.new_empty(x.shape[0], self.num_outputs)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        _LINEAR(x, self.weight, self.bias, weight, eps, residual, self.swiglu, out, also, live)
+        _LINEAR(
+            x, self.weight, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
+            *_parts(added, x, residual),
+        )  # fmt: skip
         return out
+
+
+def add_norm(
+    x: Tensor, rows: Tensor, norm: Norm, out: Tensor | None = None, live: Tensor | None = None
+) -> Tensor:
+    """x + norm(rows), both [N, H]: a new tensor or `out`, which may be `x` or `rows`. All last dimensions are
+    contiguous. `live` is as in `Linear`."""
+    out = x.new_empty(x.shape) if out is None else out
+    _ADD_NORM(x, rows, norm.weight, norm.eps, out, live)
+    return out
+
+
+def _parts(
+    added: Added | None, x: Tensor, residual: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, float, Tensor | None]:
+    """The arguments of the operation for `added`."""
+    if added is None:
+        return None, None, 0.0, None
+    rows, total = added.rows, added.total
+    require(
+        rows.shape == total.shape == x.shape, f"x, rows and total have one shape, not {list(x.shape)}, "
+        f"{list(rows.shape)} and {list(total.shape)}",
+    )  # fmt: skip
+    read = (x, rows) if residual is None else (x, rows, residual)
+    require(
+        all(total.data_ptr() != tensor.data_ptr() for tensor in read),
+        "the total may be neither x nor the added rows nor the residual",
+    )
+    return rows, added.norm.weight, added.norm.eps, total
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -120,19 +172,30 @@ def _linear_cpu(
     norm: Tensor | None,
     eps: float,
     residual: Tensor | None,
-    swiglu: bool,
+    gated: bool,
+    function: int,
+    slope: float,
+    limit: float,
+    shift: float,
+    scale: float,
+    softcap: float,
     out: Tensor,
     also: Tensor | None = None,
     live: Tensor | None = None,
+    added: Tensor | None = None,
+    added_norm: Tensor | None = None,
+    added_eps: float = 0.0,
+    total: Tensor | None = None,
 ) -> None:
-    _check(x, residual, out, also)
+    _check(x, norm, residual, out, also, added, added_norm, total)
     kernel = _core.linear_cpu(
         x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
         address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
-        _row_stride(residual), out.stride(0), _row_stride(also), eps, swiglu, panels.dim() == 5,
-        torch.get_num_threads(), address(live),
+        _row_stride(residual), out.stride(0), _row_stride(also), eps, gated, function, slope, limit,
+        shift, scale, softcap, panels.dim() == 5, torch.get_num_threads(), address(live), address(added),
+        address(added_norm), _row_stride(added), added_eps, address(total), _row_stride(total),
     )  # fmt: skip
-    run_kernel("swiglu" if swiglu else "linear", kernel)
+    run_kernel("gated_linear" if gated else "linear", kernel)
 
 
 def _row_stride(tensor: Tensor | None) -> int:
@@ -153,35 +216,66 @@ def _linear_cuda(
     norm: Tensor | None,
     eps: float,
     residual: Tensor | None,
-    swiglu: bool,
+    gated: bool,
+    function: int,
+    slope: float,
+    limit: float,
+    shift: float,
+    scale: float,
+    softcap: float,
     out: Tensor,
     also: Tensor | None = None,
     live: Tensor | None = None,
+    added: Tensor | None = None,
+    added_norm: Tensor | None = None,
+    added_eps: float = 0.0,
+    total: Tensor | None = None,
 ) -> None:
+    epilogue = Epilogue(gated, function, slope, limit, shift, scale, softcap)
     if x.shape[0] <= FEW_ROWS:
         with device_of(x):
             triton_kernels("linear_triton").linear(
-                x, weight, bias, norm, eps, residual, swiglu, out, also, live=live
+                x,
+                weight,
+                bias,
+                norm,
+                eps,
+                residual,
+                epilogue,
+                out,
+                also,
+                live,
+                added,
+                added_norm,
+                added_eps,
+                total,
             )
         return
-    if norm is not None:
+    if added is not None:
+        assert added_norm is not None and total is not None
+        _add_norm_cuda(x, added, added_norm, added_eps, total)
+        x = total
+    if norm is not None and norm.dtype is x.dtype:
         x = F.rms_norm(x, norm.shape, norm, eps)
-    if swiglu:
-        gate_up = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
-        with device_of(x):
-            triton_kernels("linear_triton").silu_mul(gate_up, out, live=live)
-    elif residual is None:
-        torch.mm(x, weight.t(), out=out) if bias is None else torch.addmm(bias, x, weight.t(), out=out)
-    else:
-        torch.addmm(residual, x, weight.t(), out=out)
+    elif norm is not None:
+        source, x = x, x.new_empty(x.shape)
+        _norm_cuda(source, norm, eps, x)
+    if residual is not None and epilogue.is_linear:
+        torch.addmm(residual, x, weight.t(), alpha=scale, out=out)
         if bias is not None:
-            out.add_(bias)
+            out.add_(bias, alpha=scale)
+    else:
+        sums = x.new_empty(x.shape[0], weight.shape[0]) if gated or residual is not None else out
+        torch.mm(x, weight.t(), out=sums) if bias is None else torch.addmm(bias, x, weight.t(), out=sums)
+        if not epilogue.is_linear or scale != 1:
+            with device_of(x):
+                triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
     if also is not None:
         also.copy_(out)
 
 
 def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:
-    _check(x, out)
+    _check(x, weight, out)
     kernel = _core.rms_norm_cpu(
         x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0), out.stride(0), eps,
         address(live),
@@ -194,9 +288,29 @@ def _norm_cuda(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor 
         triton_kernels("rows_triton").norm(x, weight, eps, out, live=live)
 
 
+def _add_norm_cpu(
+    x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None
+) -> None:
+    _check(x, rows, weight, out)
+    kernel = _core.add_norm_cpu(
+        x.data_ptr(), rows.data_ptr(), weight.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1], x.stride(0),
+        rows.stride(0), out.stride(0), eps, torch.get_num_threads(), address(live),
+    )  # fmt: skip
+    run_kernel("add_norm", kernel)
+
+
+def _add_norm_cuda(
+    x: Tensor, rows: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None
+) -> None:
+    with device_of(x):
+        triton_kernels("rows_triton").add_norm(x, rows, weight, eps, out, live=live)
+
+
 _LINEAR = register(
-    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool swiglu,"
-    " Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None) -> ()",
+    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool gated,"
+    " int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
+    " Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None, Tensor? added_norm=None, float added_eps=0.0,"
+    " Tensor(c!)? total=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )
@@ -204,4 +318,9 @@ _NORM = register(
     "rms_norm(Tensor x, Tensor weight, float eps, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_norm_cpu,
     cuda=_norm_cuda,
+)
+_ADD_NORM = register(
+    "add_norm(Tensor x, Tensor rows, Tensor weight, float eps, Tensor(a!) out, Tensor? live=None) -> ()",
+    cpu=_add_norm_cpu,
+    cuda=_add_norm_cuda,
 )

@@ -1,10 +1,10 @@
-"""Matmuls of few rows with a weight, in Triton. Norm, bias, residual and SwiGLU are fused into the kernel.
+"""Matmuls of few rows with a weight, in Triton. Norm, bias, activation, softcap and residual are fused into the kernel.
 
 A program computes a tile of outputs for all rows, from a share of the inputs (split-K). With several shares, the last
 program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape. So the bits of
 a row's result depend neither on the number of rows nor on its place among them.
 
-`silu_mul` is the SwiGLU for many rows, for which torch computes the matmul.
+`activate` does what follows the sums for many rows, for which torch computes the matmul.
 
 `live` is the number of live rows, int64 [1] on the device. Rows from `live` on are neither read nor written. Without
 live rows, the weight is not read either. None means that all rows are live.
@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.activation import Epilogue
+from weft.ops.activation_triton import activated, gated, scaled_capped
 from weft.ops.linear import FEW_ROWS
 from weft.ops.triton_launch import (
     chain_options,
@@ -36,7 +38,7 @@ OUTPUTS = 64
 MAX_SHARES = 4
 ENOUGH_PROGRAMS = 256  # about two for each multiprocessor of a large GPU
 WARP = 32
-SILU_BLOCK = 1024
+ACTIVATE_BLOCK = 1024
 
 
 class Tiles(NamedTuple):
@@ -63,10 +65,10 @@ def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
 
 
 @triton.jit
-def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr):
-    """The weight's row for row `i` of a tile, clamped to N - 1, and whether the row exists. With SWIGLU, rows of gates
+def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, GATED: tl.constexpr):
+    """The weight's row for row `i` of a tile, clamped to N - 1, and whether the row exists. With GATED, rows of gates
     and of ups alternate in a tile."""
-    if SWIGLU:
+    if GATED:
         column = tile * (BN // 2) + i // 2
         inside = column < N // 2
         n = tl.minimum(column, N // 2 - 1) + i % 2 * (N // 2)
@@ -79,7 +81,7 @@ def weight_rows(tile, i, N: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr
 
 @triton.jit
 def prefetch_weights(
-    W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, SWIGLU: tl.constexpr, AHEAD: tl.constexpr,
+    W, tile, k0, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, GATED: tl.constexpr, AHEAD: tl.constexpr,
     PIECES: tl.constexpr,
 ):  # fmt: skip
     """Prefetch AHEAD bytes of each row of a tile, from input `k0` on, to the L2 cache. PIECES is the number of bulk
@@ -88,7 +90,7 @@ def prefetch_weights(
     if PIECES > 0:
         PIECE: tl.constexpr = AHEAD // PIECES
         piece = tl.arange(0, BN * PIECES)
-        n, _ = weight_rows(tile, piece // PIECES, N, BN, SWIGLU)
+        n, _ = weight_rows(tile, piece // PIECES, N, BN, GATED)
         k = tl.minimum(k0, K - AHEAD // SIZE) + piece % PIECES * (PIECE // SIZE)
         address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
         tl.inline_asm_elementwise(
@@ -98,7 +100,7 @@ def prefetch_weights(
     elif AHEAD > 0:
         LINES: tl.constexpr = AHEAD // 128
         line = tl.arange(0, BN * LINES)
-        n, _ = weight_rows(tile, line // LINES, N, BN, SWIGLU)
+        n, _ = weight_rows(tile, line // LINES, N, BN, GATED)
         k = tl.minimum(k0 + line % LINES * (128 // SIZE), K - 1)
         address = (W + n.to(tl.int64) * K + k).to(tl.int64, bitcast=True)
         tl.inline_asm_elementwise(
@@ -121,21 +123,39 @@ def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["rows", "eps"], do_not_specialize_on_alignment=["Live"])
+@triton.jit
+def inverse_rms(
+    rows, live, num_live, eps, K: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """1 / sqrt(mean(x²) + eps) of all rows [BM, K], whose addresses are `rows` [BM, 1]."""
+    end = tl.where(num_live > 0, K, 0)
+    squares = tl.zeros([BM, BLOCK], tl.float32)
+    for k0 in tl.range(0, end, BLOCK, num_stages=STAGES):
+        x = load_inputs(rows, k0 + tl.arange(0, BLOCK), live, K, K % BLOCK == 0).to(tl.float32)
+        squares += x * x
+    return tl.rsqrt(tl.sum(squares, 1) / K + eps)
+
+
+@triton.jit(
+    do_not_specialize=["rows", "eps", "added_eps", "slope", "limit", "shift", "scale", "softcap"],
+    do_not_specialize_on_alignment=["Live"],
+)
 def linear_kernel(
-    X, W, Bias, Norm, Residual, Live, Out, Also, Parts, Counters, rows, x_row, residual_row, out_row, also_row, eps,
+    X, W, Bias, Norm, Residual, Live, Out, Also, Added, AddedNorm, Total, Parts, Counters, rows, x_row, residual_row,
+    out_row, also_row, added_row, total_row, eps, added_eps, slope, limit, shift, scale, softcap,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
-    SWIGLU: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr,
-    CHAINED: tl.constexpr,
+    GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr, CAPPED: tl.constexpr, STAGES: tl.constexpr,
+    EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program multiplies a share of the inputs for a tile of outputs. If SHARES > 1, Parts: float32 [tiles, SHARES,
-    BM * BN + BM], Counters: int32 [tiles], zero before and after."""
+    BM * BN + BM], Counters: int32 [tiles], zero before and after. With Added [rows, K], the inputs are X + norm(Added),
+    and the programs of the first tile write them to Total. Added needs EARLY to be false."""
     tile = tl.program_id(0)
     share = tl.program_id(1)
     PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
     EVEN: tl.constexpr = K % (BK * SHARES) == 0
     i = tl.arange(0, BN)
-    n, inside = weight_rows(tile, i, N, BN, SWIGLU)
+    n, inside = weight_rows(tile, i, N, BN, GATED)
     m = tl.arange(0, BM)
     low = share * PER_SHARE
     high = low + PER_SHARE
@@ -148,13 +168,16 @@ def linear_kernel(
     live = m < rows
     if not EARLY:
         if CHAINED:
-            prefetch_weights(W, tile, low, N, K, BN, SWIGLU, AHEAD, PIECES)
+            prefetch_weights(W, tile, low, N, K, BN, GATED, AHEAD, PIECES)
         wait_for_earlier(CHAINED)
     # With a norm, x is not yet divided by its root mean square, so it may be near the largest float16.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     acc = tl.zeros([BN, BM], tl.float32)
     squares = tl.zeros([BM, BK], tl.float32)
     x_rows = X + m[:, None] * x_row
+    if Added is not None:
+        added_rows = Added + m[:, None] * added_row
+        added_scale = inverse_rms(added_rows, live, rows, added_eps, K, BM, 4 * BK, STAGES)
     w_rows = W + n[:, None].to(tl.int64) * K
     for k0 in tl.range(low, high, BK, num_stages=STAGES):
         k = k0 + tl.arange(0, BK)
@@ -168,21 +191,27 @@ def linear_kernel(
             ready = 0
             if k0 == low:
                 if CHAINED and PER_SHARE > (STAGES - 1) * BK:
-                    prefetch_weights(W, tile, low + (STAGES - 1) * BK, N, K, BN, SWIGLU, AHEAD, PIECES)
+                    prefetch_weights(W, tile, low + (STAGES - 1) * BK, N, K, BN, GATED, AHEAD, PIECES)
                 ready = waited(CHAINED)
             x = tl.zeros([BM, BK], X.dtype.element_ty)
             if ready == 0:
                 x = load_inputs(x_rows, k, live, K, EVEN)
         else:
             x = load_inputs(x_rows, k, live, K, EVEN)
+        if Added is not None:
+            added = load_inputs(added_rows, k, live, K, EVEN).to(tl.float32)
+            weight = tl.load(AddedNorm + k, mask=k < K, other=0.0).to(tl.float32)
+            x = (x.to(tl.float32) + added * added_scale[:, None] * weight[None, :]).to(X.dtype.element_ty)
+            written = live[:, None] & (k < K)[None, :] & (tile == 0)
+            tl.store(Total + m[:, None] * total_row + k[None, :], x, mask=written)
         if Norm is not None:
             f = x.to(tl.float32)
             squares += f * f
             if EVEN:
-                scale = tl.load(Norm + k)
+                weight = tl.load(Norm + k)
             else:
-                scale = tl.load(Norm + k, mask=k < K, other=0.0)
-            x = (f * scale.to(tl.float32)[None, :] / HEADROOM).to(X.dtype.element_ty)
+                weight = tl.load(Norm + k, mask=k < K, other=0.0)
+            x = (f * weight.to(tl.float32)[None, :] / HEADROOM).to(X.dtype.element_ty)
         acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
     if EARLY and Live is not None:
         wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
@@ -214,15 +243,16 @@ def linear_kernel(
             acc = acc * (HEADROOM * tl.rsqrt(total / K + eps))[:, None]
         if Bias is not None:
             acc += tl.load(Bias + n).to(tl.float32)[None, :]
-        if SWIGLU:
+        if GATED:
             gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
-            value = gate / (1.0 + tl.exp(-gate)) * up
+            value = gated(gate, up, slope, limit, shift, FUNCTION)
             column = tile * (BN // 2) + tl.arange(0, BN // 2)
             mask = live[:, None] & (column[None, :] < N // 2)
         else:
-            value = acc
+            value = activated(acc, slope, FUNCTION)
             column = tile * BN + i
             mask = live[:, None] & inside[None, :]
+        value = scaled_capped(value, scale, softcap, SCALED, CAPPED)
         if Residual is not None:
             added = tl.load(Residual + m[:, None] * residual_row + column[None, :], mask=mask, other=0.0)
             value += added.to(tl.float32)
@@ -239,14 +269,18 @@ def linear(
     norm: Tensor | None,
     eps: float,
     residual: Tensor | None,
-    swiglu: bool,
+    epilogue: Epilogue,
     out: Tensor,
     also: Tensor | None = None,
     live: Tensor | None = None,
+    added: Tensor | None = None,
+    added_norm: Tensor | None = None,
+    added_eps: float = 0.0,
+    total: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous; with
-    `swiglu`, gates come before ups."""
+    """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous;
+    gates come before ups."""
     rows, inputs = x.shape
     outputs = weight.shape[0]
     tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())
@@ -258,11 +292,16 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, weight, bias, norm, residual, live, out, also, parts, arrived, rows, x.stride(0),
-        0 if residual is None else residual.stride(0), out.stride(0), 0 if also is None else also.stride(0), eps,
-        outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares, swiglu, tiles.stages, variant.early,
-        variant.prefetch_bytes, prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
+        x, weight, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived, rows, x.stride(0),
+        row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total), eps, added_eps,
+        *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
+        *constants_of(epilogue), tiles.stages, variant.early and added is None, variant.prefetch_bytes,
+        prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
     )  # fmt: skip
+
+
+def row_stride(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.stride(0)
 
 
 def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
@@ -275,22 +314,47 @@ def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     return max(1, variant.warps * WARP // tiles.outputs) if variant.bulk and fits else 0
 
 
-@triton.jit(do_not_specialize_on_alignment=["Live"])
-def silu_mul_kernel(GateUp, Live, Out, inner, out_row, BLOCK: tl.constexpr):
+def numbers_of(epilogue: Epilogue) -> tuple[float, float, float, float, float]:
+    """The numbers of an epilogue in a kernel's arguments: slope, limit, shift, scale, softcap."""
+    return epilogue.slope, epilogue.limit, epilogue.shift, epilogue.scale, epilogue.softcap
+
+
+def constants_of(epilogue: Epilogue) -> tuple[bool, int, bool, bool]:
+    """The constants of an epilogue for which a kernel is compiled: GATED, FUNCTION, SCALED, CAPPED."""
+    return epilogue.gated, epilogue.function, epilogue.scale != 1, epilogue.softcap > 0
+
+
+@triton.jit(
+    do_not_specialize=["slope", "limit", "shift", "scale", "softcap"], do_not_specialize_on_alignment=["Live"]
+)
+def activate_kernel(
+    Sums, Residual, Live, Out, inner, sums_row, residual_row, out_row, slope, limit, shift, scale, softcap,
+    GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr, CAPPED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     if is_padding(row, Live):
         return
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = column < inner
-    gate = tl.load(GateUp + row * 2 * inner + column, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(GateUp + (row * 2 + 1) * inner + column, mask=mask, other=0.0).to(tl.float32)
-    value = gate / (1.0 + tl.exp(-gate)) * up
+    value = tl.load(Sums + row * sums_row + column, mask=mask, other=0.0).to(tl.float32)
+    if GATED:
+        up = tl.load(Sums + row * sums_row + inner + column, mask=mask, other=0.0).to(tl.float32)
+        value = gated(value, up, slope, limit, shift, FUNCTION)
+    else:
+        value = activated(value, slope, FUNCTION)
+    value = scaled_capped(value, scale, softcap, SCALED, CAPPED)
+    if Residual is not None:
+        value += tl.load(Residual + row * residual_row + column, mask=mask, other=0.0).to(tl.float32)
     tl.store(Out + row * out_row + column, value.to(Out.dtype.element_ty), mask=mask)
 
 
-def silu_mul(gate_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
-    """Compute out = silu(gate) * up. gate_up: [N, 2 I], gate before up, contiguous. out: [N, I]."""
+def activate(
+    sums: Tensor, residual: Tensor | None, epilogue: Epilogue, out: Tensor, live: Tensor | None = None
+) -> None:
+    """Write what an epilogue makes of `sums` [N, I] to `out` [N, I], and add `residual`. With gates, `sums` is
+    [N, 2 I], gates before ups. `out` may be `sums` without gates, or `residual`."""
     rows, inner = out.shape
-    silu_mul_kernel[(rows, triton.cdiv(inner, SILU_BLOCK))](
-        gate_up, live, out, inner, out.stride(0), SILU_BLOCK
-    )
+    activate_kernel[(rows, triton.cdiv(inner, ACTIVATE_BLOCK))](
+        sums, residual, live, out, inner, sums.stride(0), row_stride(residual), out.stride(0),
+        *numbers_of(epilogue), *constants_of(epilogue), ACTIVATE_BLOCK,
+    )  # fmt: skip

@@ -121,6 +121,15 @@ def pack(
     return packed
 
 
+def pack_each(matrices: Tensor, is_tiled: bool) -> Tensor:
+    """Pack each matrix of `matrices` [M, out, in] by itself: [M, *packed_shape]."""
+    num_matrices, num_outputs, num_inputs = matrices.shape
+    packed = reserved((num_matrices, *packed_shape(num_outputs, num_inputs, 1, is_tiled)), matrices.dtype)
+    for matrix, place in zip(matrices, packed, strict=True):
+        pack([matrix], 1, is_tiled, matrices.dtype, place)
+    return packed
+
+
 def _copy(rows: Tensor, panel: Tensor, first: int, num_groups: int, is_tiled: bool) -> _core.Kernel:
     """The kernel that copies `rows` to the outputs from `first` on of the group whose first panel is `panel`."""
     missing = 4 - rows.dim()

@@ -58,6 +58,14 @@ class RecurrentCache:
         return self.base, self.decay, self.key, self.value
 
 
+@dataclass(frozen=True)
+class DeltaGates:
+    """Gates of a delta rule that `recur` applies itself. `rates` and `bias` are float32 [Hv]."""
+
+    rates: Tensor
+    bias: Tensor
+
+
 def convolve(
     x: Tensor, weight: Tensor, bias: Tensor | None, cache: ConvolutionCache, rows: Rows, silu: bool
 ) -> Tensor:
@@ -84,6 +92,7 @@ def recur(
     cache: RecurrentCache,
     rows: Rows,
     rates: Tensor | None = None,
+    gates: DeltaGates | None = None,
 ) -> Tensor:
     """Go on with a linear recurrence by the N tokens of `rows`, and keep its state in `cache`.
 
@@ -97,13 +106,21 @@ def recur(
     q, k: [N, Hk, Dk]. v: [N, Hv, Dv]. beta: [N, Hv], for the delta rule. decay: a factor for each head [N, Hv] or for
     each key dimension [N, Hv, Dk]. With `rates` [Hv, Dk, Dv] it is [N, Hv, Dv], and the factor is exp(decay * rates);
     then there is no delta rule. On the CPU all are float32. Tokens may be apart; the other dimensions are contiguous.
-    Returns [N, Hv, Dv]."""
+    Returns [N, Hv, Dv].
+
+    With `gates` (Qwen3-Next), decay and beta are [N, Hv] before their gates, and queries and keys are not normed:
+
+        decay = exp(-gates.rates * softplus(decay + gates.bias)),  beta = sigmoid(beta)
+        q = q / sqrt(sum(q²) + 1e-6) / sqrt(Dk),  k = k / sqrt(sum(k²) + 1e-6)
+    """
     states = _states(rows)
     out = v.new_empty(v.shape)
     cache.rates = rates
+    gate_rates, gate_bias = (None, None) if gates is None else (gates.rates, gates.bias)
     _RECUR(
-        q, k, v, decay, beta, rates, *cache.tensors, rows.base, rows.count, rows.starts, rows.width, rows.offset,
-        states.slots, states.source, states.target, states.owed, states.num_speculative, states.saves, out,
+        q, k, v, decay, beta, rates, gate_rates, gate_bias, *cache.tensors, rows.base, rows.count, rows.starts,
+        rows.width, rows.offset, states.slots, states.source, states.target, states.owed, states.num_speculative,
+        states.saves, out,
     )  # fmt: skip
     return out
 
@@ -257,6 +274,8 @@ def _recur_cpu(
     decay: Tensor,
     beta: Tensor | None,
     rates: Tensor | None,
+    gate_rates: Tensor | None,
+    gate_bias: Tensor | None,
     cache_base: Tensor,
     cache_decay: Tensor,
     cache_key: Tensor,
@@ -284,14 +303,24 @@ def _recur_cpu(
     if rates is not None:
         _check_tokens("rates", rates, heads, (keys[1], cache_value.shape[3]))
     require(rates is None or beta is None, "a decay with rates has no delta rule")
+    if gate_rates is not None and gate_bias is not None:
+        require(
+            beta is not None and decay.dim() == 2,
+            "gates are those of a delta rule with a decay for each head",
+        )
+        for gate in (gate_rates, gate_bias):
+            require(
+                gate.dtype is torch.float32 and gate.shape == (heads,) and gate.is_contiguous(),
+                f"rates and bias of gates are float32 [{heads}], not {gate.dtype} {list(gate.shape)}",
+            )
     rows = _state_rows(
         base, count, starts, width, offset, slots, source, target, owed, num_speculative, saves
     )
     kernel = _core.recur_cpu(
         rows, _recurrent_cache(cache_base, cache_decay, cache_key, cache_value), decay_kind(decay, rates),
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), decay.data_ptr(), address(beta), address(rates), out.data_ptr(),
-        q.stride(0), k.stride(0), v.stride(0), decay.stride(0), 0 if beta is None else beta.stride(0),
-        torch.get_num_threads(),
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), decay.data_ptr(), address(beta), address(rates),
+        address(gate_rates), address(gate_bias), out.data_ptr(), q.stride(0), k.stride(0), v.stride(0),
+        decay.stride(0), 0 if beta is None else beta.stride(0), torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("recur", kernel)
 
@@ -401,7 +430,8 @@ _CONVOLVE = register(
     cuda=_convolve_cuda,
 )
 _RECUR = register(
-    "recur(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? beta, Tensor? rates, Tensor(a!) cache_base,"
+    "recur(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor? beta, Tensor? rates, Tensor? gate_rates,"
+    " Tensor? gate_bias, Tensor(a!) cache_base,"
     f" Tensor(b!) cache_decay, Tensor(c!) cache_key, Tensor(d!) cache_value, {_ROWS}, Tensor(e!) out) -> ()",
     cpu=_recur_cpu,
     cuda=_recur_cuda,

@@ -130,14 +130,60 @@ def load_token(
     return q, k, v, beta
 
 
-@triton.jit(do_not_specialize_on_alignment=["Position", "Count", "Starts", "Slots", "Saves"])
-def recur_kernel(
-    Q, K, V, Decay, Beta, Rates, Base, CachedDecay, CachedKey, CachedValue, Position, Count, Starts, Slots, Source,
-    Target, Owed, Saves, Out, num_rows, width, offset, speculative, num_slots, q_row, k_row, v_row, decay_row, beta_row,
-    base_row, slot_row, draft_row, drafts, num_heads, group, key_size, value_size, KIND: tl.constexpr,
-    BK: tl.constexpr, BV: tl.constexpr, MOST_ROWS: tl.constexpr, CHAINED: tl.constexpr,
+@triton.jit
+def softplus(x):
+    """log(1 + exp(x)) by a series of atanh."""
+    power = tl.exp(-tl.abs(x))
+    s = power / (2.0 + power)
+    square = s * s
+    p = 1.0 / 13
+    p = p * square + 1.0 / 11
+    p = p * square + 1.0 / 9
+    p = p * square + 1.0 / 7
+    p = p * square + 1.0 / 5
+    p = p * square + 1.0 / 3
+    return tl.maximum(x, 0.0) + 2.0 * (s + s * square * p)
+
+
+@triton.jit
+def gated_decay(Decay, GateRates, GateBias, head):
+    """The decay of a head. `Decay` is the address of the token's before the gate."""
+    x = tl.load(Decay + head).to(tl.float32) + tl.load(GateBias + head)
+    return tl.exp(-tl.load(GateRates + head) * softplus(x))
+
+
+@triton.jit
+def l2_normed(x):
+    return x * tl.rsqrt(tl.sum(x * x, 0) + 1e-6)
+
+
+@triton.jit
+def keep_gated(
+    GatedDecay, GatedKey, decay, k, token, head, group, i, num_heads, key_size, is_kept,
 ):  # fmt: skip
-    """A program computes BV value dimensions of a head for a chain. The state [BK, BV] stays in registers."""
+    """Write the decay and the key of a draft after their gates, for `keep_drafts_kernel`. Of the programs that have
+    them, one writes."""
+    if GatedDecay is not None:
+        is_kept = is_kept & (tl.program_id(2) == 0)
+        tl.store(GatedDecay + token * num_heads + head, decay, mask=is_kept)
+        at = (token * (num_heads // group) + head // group) * key_size + i
+        tl.store(GatedKey + at, k, mask=is_kept & (head % group == 0) & (i < key_size))
+
+
+# Sums over a key have the same order in all calls, so the width must not change how a key is loaded.
+@triton.jit(
+    do_not_specialize=["width", "scale"],
+    do_not_specialize_on_alignment=["Position", "Count", "Starts", "Slots", "Saves"],
+)
+def recur_kernel(
+    Q, K, V, Decay, Beta, Rates, GateRates, GateBias, GatedDecay, GatedKey, Base, CachedDecay, CachedKey, CachedValue,
+    Position, Count, Starts, Slots, Source, Target, Owed, Saves, Out, num_rows, width, offset, speculative, num_slots,
+    q_row, k_row, v_row, decay_row, beta_row, base_row, slot_row, draft_row, drafts, num_heads, group, key_size,
+    value_size, scale, KIND: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, MOST_ROWS: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """A program computes BV value dimensions of a head for a chain. The state [BK, BV] stays in registers. With
+    GateRates, queries are normed and multiplied by `scale`."""
     begin(CHAINED)
     b = tl.program_id(0)
     places, length, place = chain_of(Starts, Slots, b, num_rows, width, speculative, num_slots, MOST_ROWS)
@@ -172,24 +218,19 @@ def recur_kernel(
             token = first + t
             following = first + tl.minimum(t + 1, count - 1)
             next_q, next_k, next_v, next_beta = load_token(
-                Q,
-                K,
-                V,
-                Beta,
-                following,
-                q_row,
-                k_row,
-                v_row,
-                beta_row,
-                head,
-                key_head,
-                i,
-                c,
-                key_size,
-                value_size,
-            )
+                Q, K, V, Beta, following, q_row, k_row, v_row, beta_row, head, key_head, i, c, key_size, value_size
+            )  # fmt: skip
             of_token = Decay + token * decay_row
-            state = state * load_decay(of_token, Rates, head, i, c, key_size, value_size, KIND, BK, BV)
+            is_kept = is_speculative & (t > 0) & (t <= drafts)
+            if GateRates is None:
+                decay = load_decay(of_token, Rates, head, i, c, key_size, value_size, KIND, BK, BV)
+            else:
+                decay = gated_decay(of_token, GateRates, GateBias, head)
+                q, k, beta = l2_normed(q) * scale, l2_normed(k), 1.0 / (1.0 + tl.exp(-beta))
+                keep_gated(
+                    GatedDecay, GatedKey, decay, k, token, head, group, i, num_heads, key_size, is_kept
+                )
+            state = state * decay
             u = v
             if Beta is not None:
                 u = beta * (v - tl.sum(state * k[:, None], 0))
@@ -198,7 +239,7 @@ def recur_kernel(
             tl.store(Out + (token * num_heads + head) * value_size + c, out, mask=c < value_size)
             tl.store(target, state, mask=is_inside & is_speculative & (t == 0))
             kept = CachedValue + at_slot + (t - 1) * draft_row + head * value_size + c
-            tl.store(kept, u, mask=(c < value_size) & is_speculative & (t > 0) & (t <= drafts))
+            tl.store(kept, u, mask=(c < value_size) & is_kept)
             q, k, v, beta = next_q, next_k, next_v, next_beta
         tl.store(target, state, mask=is_inside & (is_speculative == 0) & (number == length - 1))
         if Saves is not None:
@@ -414,6 +455,8 @@ def recur(
     decay: Tensor,
     beta: Tensor | None,
     rates: Tensor | None,
+    gate_rates: Tensor | None,
+    gate_bias: Tensor | None,
     cache_base: Tensor,
     cache_decay: Tensor,
     cache_key: Tensor,
@@ -436,15 +479,23 @@ def recur(
     heads, key_heads, key_size, value_size = cache_base.shape[1], *cache_key.shape[2:], cache_value.shape[3]
     kind = decay_kind(decay, rates)
     grid, sizes, options = _blocks(kind, heads, key_size, value_size)
+    keeps_drafts = num_speculative > 0 and drafts > 0 and width > 1
+    gated_decay, gated_key = None, None
+    if gate_rates is not None and keeps_drafts:
+        gated_decay = cache_decay.new_empty(len(out), heads)
+        gated_key = cache_key.new_empty(len(out), key_heads, key_size)
     recur_kernel[(num_rows, *grid)](
-        q, k, v, decay, beta, rates, cache_base, cache_decay, cache_key, cache_value, position, count, starts, slots,
-        source, target, owed, saves, out, num_rows, width, offset, num_speculative, num_slots, q.stride(0), k.stride(0),
-        v.stride(0), decay.stride(0), 0 if beta is None else beta.stride(0), cache_base.stride(0),
-        cache_value.stride(0), cache_value.stride(1), drafts, heads, heads // key_heads, key_size, value_size,
-        kind, *sizes, triton.next_power_of_2(num_rows), **chain_options(out), **options,
+        q, k, v, decay, beta, rates, gate_rates, gate_bias, gated_decay, gated_key, cache_base, cache_decay, cache_key,
+        cache_value, position, count, starts, slots, source, target, owed, saves, out, num_rows, width, offset,
+        num_speculative, num_slots, q.stride(0), k.stride(0), v.stride(0), decay.stride(0),
+        0 if beta is None else beta.stride(0), cache_base.stride(0), cache_value.stride(0), cache_value.stride(1),
+        drafts, heads, heads // key_heads, key_size, value_size, key_size**-0.5, kind, *sizes,
+        triton.next_power_of_2(num_rows), **chain_options(out), **options,
     )  # fmt: skip
-    if num_speculative == 0 or drafts == 0 or width == 1:
+    if not keeps_drafts:
         return
+    if gated_decay is not None and gated_key is not None:
+        k, decay = gated_key, gated_decay
     key_floats, decay_floats = key_heads * key_size, cache_decay[0, 0].numel()
     pieces = triton.cdiv(max(key_floats, decay_floats), BLOCK)
     keep_drafts_kernel[(num_speculative, min(drafts, width - 1), pieces)](

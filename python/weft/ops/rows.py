@@ -20,20 +20,26 @@ _LAYOUTS = {2: 0, 3: 1, 5: 2}
 tiles."""
 
 
-def embed(weight: Tensor | Linear, tokens: Tensor, dtype: torch.dtype, live: Tensor | None = None) -> Tensor:
+def embed(
+    weight: Tensor | Linear,
+    tokens: Tensor,
+    dtype: torch.dtype,
+    live: Tensor | None = None,
+    scale: float = 1.0,
+) -> Tensor:
     """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H], or in a `Linear` with this weight.
-    `dtype` is the dtype of the result: the weight's, but on the CPU float32. Ids outside of the vocabulary are clamped
-    to it."""
+    `dtype` is the dtype of the result: the weight's, but on the CPU float32. `scale` is a factor of the result. Ids
+    outside of the vocabulary are clamped to it."""
     matrix, vocab_size, width = _stored(weight)
     out = torch.empty(tokens.shape[0], width, dtype=dtype, device=matrix.device)
-    _EMBED(matrix, tokens, out, live, vocab_size)
+    _EMBED(matrix, tokens, out, live, vocab_size, scale)
     return out
 
 
 def _stored(weight: Tensor | Linear) -> tuple[Tensor, int, int]:
     """The tensor that stores embeddings, the size of the vocabulary, and the hidden size."""
     if isinstance(weight, Linear):
-        require(not weight.swiglu, "a Linear with swiglu has no embeddings")
+        require(not weight.epilogue.gated, "a Linear with gates has no embeddings")
         return weight.weight, weight.num_outputs, weight.num_inputs
     return weight, weight.shape[0], weight.shape[1]
 
@@ -45,13 +51,15 @@ def join_norms(
     hidden: Tensor,
     hidden_norm: Norm,
     live: Tensor | None = None,
+    embed_scale: float = 1.0,
 ) -> Tensor:
-    """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
+    """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H].
+    `embed_scale` is a factor of an embedding before its norm."""
     matrix, vocab_size, _ = _stored(weight)
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(
         matrix, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live,
-        vocab_size,
+        vocab_size, embed_scale,
     )  # fmt: skip
     return out
 
@@ -97,21 +105,31 @@ def _sum(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _embed_cpu(
-    weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None, vocab: int | None = None
+    weight: Tensor,
+    tokens: Tensor,
+    out: Tensor,
+    live: Tensor | None = None,
+    vocab: int | None = None,
+    scale: float = 1.0,
 ) -> None:
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), out.data_ptr(),
-        tokens.shape[0], vocab or weight.shape[0], out.shape[1], address(live),
+        tokens.shape[0], vocab or weight.shape[0], out.shape[1], scale, address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
 
 
 def _embed_cuda(
-    weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None, vocab: int | None = None
+    weight: Tensor,
+    tokens: Tensor,
+    out: Tensor,
+    live: Tensor | None = None,
+    vocab: int | None = None,
+    scale: float = 1.0,
 ) -> None:
     with device_of(out):
-        triton_kernels("rows_triton").embed(weight, tokens, out, live=live)
+        triton_kernels("rows_triton").embed(weight, tokens, out, live=live, scale=scale)
 
 
 def _join_cpu(
@@ -125,13 +143,14 @@ def _join_cpu(
     out: Tensor,
     live: Tensor | None = None,
     vocab: int | None = None,
+    embed_scale: float = 1.0,
 ) -> None:
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
         embed_norm.data_ptr(), hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab or weight.shape[0],
-        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, address(live),
+        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, embed_scale, address(live),
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 
@@ -147,10 +166,20 @@ def _join_cuda(
     out: Tensor,
     live: Tensor | None = None,
     vocab: int | None = None,
+    embed_scale: float = 1.0,
 ) -> None:
     with device_of(weight):
         triton_kernels("rows_triton").join_norms(
-            weight, tokens, embed_norm, embed_eps, hidden, hidden_norm, hidden_eps, out, live=live
+            weight,
+            tokens,
+            embed_norm,
+            embed_eps,
+            hidden,
+            hidden_norm,
+            hidden_eps,
+            out,
+            live=live,
+            scale=embed_scale,
         )
 
 
@@ -186,13 +215,13 @@ def _copy_cuda(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
 
 
 _EMBED = register(
-    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
+    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None, int? vocab=None, float scale=1.0) -> ()",
     cpu=_embed_cpu,
     cuda=_embed_cuda,
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
-    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
+    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None, float embed_scale=1.0) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
 )

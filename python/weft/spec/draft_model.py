@@ -73,7 +73,7 @@ class DraftModel:
         Raises `ModelError` if the model does not fit the target."""
         target = context.target
         path = cls.find(context.speculation, context.model_path, target.config)
-        model = load_model(path, target.device, dtype_name(target.config))
+        model = load_model(path, target.device, dtype_name(target.config), target.config.max_seq_len)
         _check_tokens(path, context)
         _check_positions(path, model, context)
         if model.config.has_states:

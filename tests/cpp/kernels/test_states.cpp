@@ -76,7 +76,7 @@ struct Call {
   }
 };
 
-void run(Layer &layer, Decay kind, bool is_delta, int threads) {
+void run(Layer &layer, Decay kind, bool is_delta, bool has_gates, int threads) {
   const Call call;
   const std::int64_t tokens = call.starts.back();
   std::mt19937 before = g_random;  // the same inputs for each number of threads
@@ -87,8 +87,8 @@ void run(Layer &layer, Decay kind, bool is_delta, int threads) {
   g_random = before;
   layer.out.assign(static_cast<std::size_t>(tokens * kValue), 0), layer.convolved.assign(x.size(), 0);
   recur_cpu({call.rows(), layer.recurrent(), q.data(), k.data(), v.data(), decay.data(),
-             is_delta ? beta.data() : nullptr, rates.data(), layer.out.data(), kKey, kKey, kValue, kDecay, kHeads, kind,
-             threads});
+             is_delta ? beta.data() : nullptr, rates.data(), has_gates ? beta.data() : nullptr, beta.data(),
+             layer.out.data(), kKey, kKey, kValue, kDecay, kHeads, kind, threads});
   convolve_cpu({call.rows(), layer.convolution(), x.data(), weight.data(), nullptr, layer.convolved.data(), kChannels,
                 kTaps, 1, true, threads});
   const Integers slots{0, 2, 4}, targets{10, 3, 0}, counts{2, 0, 0};
@@ -99,14 +99,14 @@ void run(Layer &layer, Decay kind, bool is_delta, int threads) {
                   targets.data(), slots.data(), 2);
 }
 
-void threads_agree(Decay kind, bool is_delta) {
+void threads_agree(Decay kind, bool is_delta, bool has_gates = false) {
   const Layer before;
   Layer alone = before;
-  run(alone, kind, is_delta, 1);
+  run(alone, kind, is_delta, has_gates, 1);
   CHECK_FALSE(same(alone.base, before.base));
   for (int round = 0; round < 8; ++round) {
     Layer together = before;
-    run(together, kind, is_delta, 4);
+    run(together, kind, is_delta, has_gates, 4);
     CHECK(same(together.out, alone.out));
     CHECK(same(together.convolved, alone.convolved));
     CHECK(same(together.base, alone.base));
@@ -118,6 +118,7 @@ void threads_agree(Decay kind, bool is_delta) {
 
 TEST_CASE("threads do not change bits") {
   SUBCASE("gated delta") { threads_agree(Decay::kHead, true); }
+  SUBCASE("gated delta with its gates") { threads_agree(Decay::kHead, true, true); }
   SUBCASE("Mamba 2") { threads_agree(Decay::kHead, false); }
   SUBCASE("KDA") { threads_agree(Decay::kKey, true); }
   SUBCASE("Mamba 1") { threads_agree(Decay::kElement, false); }

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from weft.models.config import Rope
 from weft.models.memory import Pages
+from weft.models.rope import Rope
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window
 
-Attend = Callable[[Tensor, KVLayer, Rows, Heads], Tensor]
+Attend = Callable[[Tensor, KVLayer, Rows, Heads, Tensor | None], Tensor]
 
 EPS = 1e-6
 
@@ -22,7 +22,9 @@ class Case:
     """Rows of these lengths, new tokens included. Each row has `width` new tokens, or its entry of `widths`.
     `shares` is the number of splits over the keys in the kernel for few tokens. Keys have `dim` elements, values
     `value_dim` (default: as many), or they are the first `value_dim` of the keys, if `in_keys`. `pairs` is the number
-    of rotated pairs (default: all); 0 means no rotation. `logits`: whether heads have sink logits."""
+    of rotated pairs (default: all), from dimension `first` on; 0 means no rotation. `logits`: whether heads have sink
+    logits. `joint`: norms are over all heads of a token, with weights in float32. `gated`: results have gates.
+    `apart`: tokens lie apart in memory, with NaN between them."""
 
     lengths: tuple[int, ...]
     width: int = 0
@@ -41,6 +43,10 @@ class Case:
     pairs: int | None = None
     softcap: float = 0.0
     logits: bool = False
+    first: int = 0
+    joint: bool = False
+    gated: bool = False
+    apart: bool = False
 
     def __str__(self) -> str:
         kind = f"t{'+'.join(map(str, self.widths)) or self.width}"
@@ -48,8 +54,10 @@ class Case:
         parts = [*self.lengths, kind, self.heads, self.kv_heads, dim, self.dtype]
         parts += [f"w{self.window}+{self.sinks}"] if self.window else []
         parts += [f"r{self.pairs}"] if self.pairs is not None else []
+        parts += [f"from{self.first}"] if self.first else []
         parts += [f"c{self.softcap:g}"] if self.softcap else []
-        return "-".join(map(str, parts + ["l"] * self.logits + ["n"] * self.norm))
+        marks = {"l": self.logits, "n": self.norm, "j": self.joint, "g": self.gated, "a": self.apart}
+        return "-".join(map(str, parts + [mark for mark, is_set in marks.items() if is_set]))
 
     @property
     def memory(self) -> Pages:
@@ -96,6 +104,13 @@ MANY = (
 )
 
 MLA = Case((130, 17), 4, heads=16, kv_heads=1, dim=80, value_dim=64, in_keys=True, pairs=0, shares=4)
+ROTATED_MLA = replace(MLA, pairs=8, first=64, apart=True)
+OLMO = Case((70, 40), 3, heads=6, kv_heads=3, dim=24, joint=True, apart=True, shares=2)
+GATED = Case((150, 33), 2, heads=6, kv_heads=3, dim=24, pairs=3, norm=True, gated=True, apart=True, shares=4)
+ALL = Case(
+    (50, 90), 2, heads=6, kv_heads=2, dim=40, value_dim=16, in_keys=True, pairs=6, first=12, joint=True, gated=True,
+    apart=True, logits=True, page=8, window=30, sinks=3,
+)  # fmt: skip
 MIXED = Case(
     (70, 133), 2, heads=6, dim=40, value_dim=16, in_keys=True, pairs=12, norm=True, logits=True, page=8, shares=2
 )  # fmt: skip
@@ -112,9 +127,15 @@ OTHER_FEW = (
     Case((70, 45), 2, dim=80, pairs=10, shares=2),
     Case((70,), 3, dim=96, dtype="bfloat16", norm=True, logits=True, shares=2),
     Case((40, 50), 1, heads=2, kv_heads=1, dim=256, softcap=20.0, shares=2),
+    ROTATED_MLA,
+    OLMO,
+    replace(OLMO, kv_heads=1, dim=64, dtype="bfloat16"),
+    GATED,
+    replace(GATED, dtype="float16", shares=1),
+    ALL,
 )
 """Rows with few new tokens and attention of other kinds: soft caps, sink logits, values of another size or inside keys,
-heads that are not rotated or in part."""
+heads that are not rotated or in part, norms over all heads, gates, and tokens that lie apart."""
 
 OTHER_MANY = (
     replace(MLA, lengths=(60, 90, 46), width=0, widths=(40, 1, 17)),
@@ -122,6 +143,11 @@ OTHER_MANY = (
     Case((60, 90), 40, window=30, sinks=4, softcap=1.5, logits=True, norm=True),
     Case((50, 70), widths=(40, 17), dim=24, value_dim=16, pairs=0, logits=True),
     Case((40,), 18, dim=96, pairs=24, dtype="float16", logits=True),
+    replace(ROTATED_MLA, lengths=(50,), width=0, widths=(40,)),
+    replace(OLMO, width=19),
+    replace(OLMO, width=0, widths=(40, 2), kv_heads=1, dim=64, dtype="bfloat16"),
+    replace(GATED, width=20),
+    replace(ALL, width=17),
 )
 
 
@@ -140,15 +166,19 @@ class Inputs:
         self.page_table = pages.view(batch, columns).int().to(device)
         self.left = [self._give_back(row) for row in range(batch)]
         norms = None
-        if case.norm:
-            q, k = (torch.rand(case.dim, generator=generator).add(0.5) for _ in range(2))
-            norms = q.to(device, self.dtype), k.to(device, self.dtype)
+        if case.norm or case.joint:
+            counts = (case.heads, case.kv_heads) if case.joint else (1, 1)
+            dtype = torch.float32 if case.joint else self.dtype
+            q, k = (torch.rand(count * case.dim, generator=generator).add(0.5) for count in counts)
+            norms = q.to(device, dtype), k.to(device, dtype)
         # The table is shorter than the texts. Later positions use its last row.
         pairs = case.dim // 2 if case.pairs is None else case.pairs
         rotary = Rope(theta=100.0).table(2 * pairs, max(1, total - 2)).to(device) if pairs else None
         logits = torch.randn(case.heads, generator=generator).to(device) if case.logits else None
         scale = 1.5 * case.dim**-0.5 if case.softcap else case.dim**-0.5
-        self.heads = Heads(case.heads, rotary, scale, norms, EPS, case.softcap, logits)
+        self.heads = Heads(case.heads, rotary, scale, norms, EPS, case.softcap, logits, case.first)
+        gates = torch.randn(batch, total, case.heads * (case.value_dim or case.dim), generator=generator)
+        self.gates = gates.to(device, self.dtype) if case.gated else None
         self.texts = [self._heads_of(row, length) for row, length in enumerate(case.lengths)]
         shape = (1 + batch * columns, case.page, case.memory.width)
         self.cache = torch.full(shape, float("nan"), dtype=self.dtype, device=device)
@@ -168,19 +198,20 @@ class Inputs:
         q, k, v = self.qkv[row, :length].float().split(self._widths(), 1)
         q, k = q.unflatten(1, (-1, case.dim)), k.unflatten(1, (-1, case.dim))
         if self.heads.norms is not None:
+            over = (-2, -1) if case.joint else (-1,)
             q, k = (
-                x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * w.float()
+                x * (x.square().mean(over, keepdim=True) + EPS).rsqrt() * w.float().view(-1, case.dim)
                 for x, w in zip((q, k), self.heads.norms, strict=True)
             )
         if self.heads.rotary is not None:
             at = torch.arange(length, device=self.device).clamp(max=self.heads.rotary.shape[0] - 1)
             cos, sin = self.heads.rotary[at, None].unbind(-1)
-            rotated = 2 * cos.shape[-1]
+            first, last = case.first, case.first + 2 * cos.shape[-1]
 
             def turn(x: Tensor) -> Tensor:
-                a, b = x[..., 0:rotated:2], x[..., 1:rotated:2]
+                a, b = x[..., first:last:2], x[..., first + 1 : last : 2]
                 turned = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
-                return torch.cat((turned, x[..., rotated:]), -1)
+                return torch.cat((x[..., :first], turned, x[..., last:]), -1)
 
             q, k = turn(q), turn(k)
         size = case.value_dim or case.dim
@@ -210,8 +241,17 @@ class Inputs:
 
     def new_tokens(self) -> Tensor:
         """Return the queries, keys and values of all rows' new tokens."""
+        return self._new(self.qkv)
+
+    def new_gates(self) -> Tensor | None:
+        """Return the gates of all rows' new tokens."""
+        return None if self.gates is None else self._new(self.gates)
+
+    def _new(self, of_texts: Tensor) -> Tensor:
+        """Return the elements of all rows' new tokens."""
         pairs = zip(self.case.lengths, self.case.counts, strict=True)
-        return torch.cat([self.qkv[r, n - c : n] for r, (n, c) in enumerate(pairs)])
+        new = torch.cat([of_texts[r, n - c : n] for r, (n, c) in enumerate(pairs)])
+        return lie_apart(new) if self.case.apart else new
 
     def rows(self) -> Rows:
         """The positions and pages of the new tokens."""
@@ -224,7 +264,7 @@ class Inputs:
 
     def run(self, attend: Attend) -> Tensor:
         """Return the attention of the new tokens [N, H * Dv]. It also writes their keys and values to `cache`."""
-        return attend(self.new_tokens(), self.layer, self.rows(), self.heads)
+        return attend(self.new_tokens(), self.layer, self.rows(), self.heads, self.new_gates())
 
     def textbook(self) -> Tensor:
         """Compute the same attention in float32 from unpaged keys, in the simplest way."""
@@ -247,7 +287,8 @@ class Inputs:
             else:
                 weights = scores.softmax(-1)
             rows.append(torch.einsum("htn,nhd->thd", weights, v)[length - count :])
-        return torch.cat(rows).flatten(1)
+        result, gates = torch.cat(rows).flatten(1), self.new_gates()
+        return result if gates is None else result * gates.float().sigmoid()
 
     def full_cache(self) -> Tensor:
         """Return a cache with the keys and values of all texts, and NaN everywhere else."""
@@ -255,6 +296,12 @@ class Inputs:
         for row, length in enumerate(self.case.lengths):
             self.write(cache, row, 0, length)
         return cache
+
+
+def lie_apart(rows: Tensor) -> Tensor:
+    """Return the same rows with other distances in memory. NaN is between them."""
+    wide = torch.nn.functional.pad(rows, (3, 5), value=float("nan"))
+    return wide[:, 3 : 3 + rows.shape[1]]
 
 
 def error(case: Case, attend: Attend, device: str = "cpu") -> float:
@@ -278,6 +325,6 @@ def beyond(attend: Attend, width: int, device: str = "cpu", window: Window = NO_
     table = torch.stack((inputs.page_table[0], torch.zeros_like(inputs.page_table[0])))[:, :1].contiguous()
     rows = Rows(table, torch.tensor([900, 0], device=device), width)
     layer = inputs.layer._replace(window=window)
-    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), layer, rows, inputs.heads)
+    out = attend(inputs.new_tokens()[:1].repeat(2 * width, 1), layer, rows, inputs.heads, None)
     changed = (before - inputs.cache)[1:].nan_to_num().abs().max()
     return float("inf") if out[:width].isnan().any() else float(changed)

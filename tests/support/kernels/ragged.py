@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from support.kernels.attention import MIXED, MLA, Case, Inputs
+from support.kernels.attention import ALL, MIXED, MLA, OLMO, Case, Inputs, lie_apart
 
 UNTOUCHED = 7.0
 
@@ -90,6 +90,16 @@ OTHER_CALLS = (
         (Piece(2, 0, 68), Piece(1, 1, 32)),
         (EMPTY, Piece(20, 1, 12)),
     ),
+    Call(
+        replace(OLMO, lengths=(70, 33), width=0, widths=(2, 21), gated=True),
+        (Piece(2, 0, 68), Piece(1, 1, 32)),
+        (PADDING, Piece(20, 1, 12)),
+    ),
+    Call(
+        replace(ALL, lengths=(70, 33), width=0, widths=(3, 31)),
+        (Piece(3, 0, 67), PADDING, Piece(1, 1, 32)),
+        (Piece(30, 1, 2), EMPTY),
+    ),
 )
 """Attention of other kinds (`OTHER_FEW`)."""
 
@@ -102,23 +112,29 @@ class RaggedInputs:
         self.pieces = (*call.short, *call.long)
         inputs = self.texts
         wide = inputs.qkv.shape[2]
-        tokens, tables, base = [], [], []
+        tokens, gates, tables, base = [], [], [], []
+        size = call.texts.heads * inputs.layer.values.shape[3]
         for piece in self.pieces:
             if piece.text is None:
                 tokens.append(torch.full((piece.count, wide), float("nan"), dtype=inputs.dtype))
+                gates.append(torch.full((piece.count, size), float("nan"), dtype=inputs.dtype))
                 tables.append(torch.zeros_like(inputs.page_table[0]))
             else:
                 tokens.append(inputs.qkv[piece.text, piece.begin : piece.begin + piece.count])
+                if inputs.gates is not None:
+                    gates.append(inputs.gates[piece.text, piece.begin : piece.begin + piece.count])
                 tables.append(inputs.page_table[piece.text])
             base.append(piece.begin)
         tokens.append(torch.full((call.num_padding, wide), float("nan"), dtype=inputs.dtype))
+        gates.append(torch.full((call.num_padding, size), float("nan"), dtype=inputs.dtype))
         self.qkv = torch.cat(tokens)
+        self.gates = None if inputs.gates is None else lie_apart(torch.cat(gates))
         self.page_table = torch.stack(tables)
         self.base = torch.tensor(base)
         self.starts = torch.tensor([0, *(piece.count for piece in self.pieces)]).cumsum(0)
-        self.out = self.qkv.new_full(
-            (len(self.qkv), call.texts.heads * inputs.layer.values.shape[3]), UNTOUCHED
-        )
+        self.out = self.qkv.new_full((len(self.qkv), size), UNTOUCHED)
+        if call.texts.apart:
+            self.qkv = lie_apart(self.qkv)
 
     def results(self, out: Tensor) -> list[Tensor]:
         """Return the results of each row that has a text, from the result [N, H * D] of the call."""

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from weft.models.memory import Convolution, Decay, LayerMemory, Pages, Recurrence, State
 from weft.models.states import LayerStates, States
 from weft.ops.attention import Rows
-from weft.ops.recurrence import convolve, recur
+from weft.ops.recurrence import DeltaGates, convolve, recur
 
 NAN = float("nan")
 
@@ -26,12 +26,13 @@ NAN = float("nan")
 @dataclass(frozen=True)
 class Kind:
     """A layer: its convolutions, of which every second has a bias, and at most one recurrence. `is_constant`: the decay
-    is the same at every position."""
+    is the same at every position. `has_gates`: the recurrence applies its gates itself."""
 
     name: str
     convolutions: tuple[Convolution, ...]
     recurrence: Recurrence | None = None
     is_constant: bool = False
+    has_gates: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -44,6 +45,12 @@ class Kind:
 
 KINDS = (
     Kind("gated delta", (Convolution(70, 4),), Recurrence(4, 2, 24, 40, Decay.HEAD, is_delta=True)),
+    Kind(
+        "gates",
+        (Convolution(70, 4),),
+        Recurrence(4, 2, 21, 40, Decay.HEAD, is_delta=True),
+        has_gates=True,
+    ),
     Kind("kda", (Convolution(30, 4), Convolution(41, 4)), Recurrence(3, 3, 17, 32, Decay.KEY, is_delta=True)),
     Kind("mamba 2", (Convolution(300, 4),), Recurrence(6, 2, 16, 24, Decay.HEAD)),
     Kind("mamba 1", (Convolution(48, 2),), Recurrence(1, 1, 16, 100, Decay.ELEMENT)),
@@ -73,6 +80,7 @@ class Layer:
         self.sizes = [c.channels for c in kind.convolutions]
         self.rates: Tensor | None = None
         self.constant: Tensor | None = None
+        self.gates: DeltaGates | None = None
         if (r := kind.recurrence) is not None:
             decay = {Decay.HEAD: 1, Decay.KEY: r.key_size, Decay.ELEMENT: r.value_size}[r.decay]
             keys, values = r.num_key_heads * r.key_size, r.num_heads * r.value_size
@@ -81,6 +89,8 @@ class Layer:
                 self.rates = -random(r.num_heads, r.key_size, r.value_size).abs()
             if kind.is_constant:
                 self.constant = torch.rand(r.num_heads, generator=generator).to(device)
+            if kind.has_gates:
+                self.gates = DeltaGates(random(r.num_heads).abs(), random(r.num_heads))
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Random inputs of `count` tokens."""
@@ -94,6 +104,8 @@ class Layer:
             return parts, None
         q, k, v, decay, beta = parts[-5:]
         q, k = (x.unflatten(1, (r.num_key_heads, r.key_size)) for x in (q, k))
+        if self.kind.has_gates:
+            return parts[:-5], (q, k, v.unflatten(1, (r.num_heads, r.value_size)), decay, beta)
         q, k = (x * torch.rsqrt((x * x).sum(2, keepdim=True) + 1e-6) for x in (q, k))
         v = v.unflatten(1, (r.num_heads, r.value_size))
         if self.constant is not None:
@@ -113,7 +125,7 @@ class Layer:
         for i, (x, cache) in enumerate(zip(xs, states.convolutions, strict=True)):
             outs.append(convolve(x, self.weights[i], self.biases[i], cache, rows, silu=i % 2 == 0))
         if of_recurrence is not None:
-            outs.append(recur(*of_recurrence, states.recurrences[0], rows, self.rates).flatten(1))
+            outs.append(recur(*of_recurrence, states.recurrences[0], rows, self.rates, self.gates).flatten(1))
         return torch.cat(outs, 1)
 
     def textbook(self, inputs: Tensor) -> Tensor:
@@ -132,8 +144,20 @@ class Layer:
             ).t()
             outs.append(F.silu(out) if i % 2 == 0 else out)
         if of_recurrence is not None:
+            if self.gates is not None:
+                of_recurrence = gated(*of_recurrence, self.gates)
             outs.append(textbook_recurrence(*of_recurrence, self.rates).flatten(1))
         return torch.cat(outs, 1)
+
+
+def gated(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor | None, gates: DeltaGates
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The inputs of a recurrence after its gates, in float64."""
+    assert beta is not None
+    q, k = (x.double() * ((x.double() ** 2).sum(2, keepdim=True) + 1e-6).rsqrt() for x in (q, k))
+    decay = (-gates.rates.double() * F.softplus(decay.double() + gates.bias.double())).exp()
+    return q * q.shape[2] ** -0.5, k, v, decay, beta.double().sigmoid()
 
 
 def textbook_recurrence(

@@ -14,7 +14,7 @@ from support.experts import routed
 from weft.errors import ModelError
 from weft.models.generic.calls import NAME, Calls
 from weft.models.generic.experts import pack_experts
-from weft.ops.experts import Activation, Function
+from weft.ops.activation import Activation, Function
 
 HIDDEN, EXPERTS, INNER = 48, 8, 40
 SILU = Activation(Function.SILU)

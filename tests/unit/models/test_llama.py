@@ -37,6 +37,15 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 8.0, "original_max_position_embeddings": 32}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 500.0,
+    "short_factor": [1.0 + i / 4 for i in range(8)],
+    "long_factor": [2.0 + i for i in range(8)],
+    "original_max_position_embeddings": 32,
+}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -45,6 +54,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Llama",
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     ),
+    "llama-rope-yarn": ("Llama", {"rope_parameters": YARN}),
+    "llama-rope-longrope": ("Llama", {"rope_parameters": LONGROPE}),
+    "llama-rope-dynamic": ("Llama", {"rope_parameters": DYNAMIC, "max_position_embeddings": 90}),
     "llama-no-gqa": ("Llama", {"num_key_value_heads": 6, "head_dim": 8}),
     "mistral": ("Mistral", {}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True, "head_dim": 8}),
@@ -123,6 +135,26 @@ def test_prefill_and_decode_match_transformers(case: str, tmp_path: Path) -> Non
         for i, row in enumerate(order):
             check(logits[i], row, starts[row])
             starts[row] += width
+
+
+@pytest.mark.parametrize(
+    ("case", "longest"),
+    [("llama-rope-longrope", 32), ("llama-rope-longrope", 40), ("llama-rope-dynamic", 120)],
+)
+def test_rotations_are_chosen_by_the_longest_text(case: str, longest: int, tmp_path: Path) -> None:
+    """transformers chooses by the text, here one of the greatest length. The rotations of the first tokens of a longer
+    text, and of a shorter text, are the same."""
+    oracle = save_oracle(case, tmp_path)
+    model = load_model(tmp_path, max_seq_len=longest)
+    requests = Requests(model, [longest, 20])
+    got = torch.cat(
+        [requests.read([0], [start], min(30, longest - start))[0] for start in range(0, longest, 30)], 1
+    )
+    wanted = oracle_logits(oracle, requests.tokens[0])
+    torch.testing.assert_close(got[0], wanted, atol=1e-4, rtol=1e-4)
+    requests.tokens[1] = requests.tokens[0][:20]
+    short, _ = requests.read([1], [0], 20)
+    torch.testing.assert_close(short[0], got[0, :20], atol=1e-5, rtol=1e-5)
 
 
 def test_refused_drafts_are_overwritten(tmp_path: Path) -> None:

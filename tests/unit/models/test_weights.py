@@ -23,7 +23,7 @@ from weft.engine.admission import can_grow, shorten
 from weft.errors import ModelError
 from weft.models import weights
 from weft.models.base import Model, PagedKV
-from weft.models.config import ModelConfig, Rope, parse_decoder
+from weft.models.config import ModelConfig, parse_decoder
 from weft.models.llama import Llama
 from weft.models.stored import MappedFiles
 from weft.models.weights import RandomWeights, check_weights, how_it_runs, load_model, read_config, with_dtype
@@ -197,12 +197,12 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "quantised": ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
     "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
     "rope": (
-        {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}},
-        "'rope_parameters' has rope_type 'yarn'",
+        {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
+        "'rope_parameters' has rope_type 'spiral'",
     ),
     "old-rope": (
-        {"rope_parameters": ..., "rope_scaling": {"type": "dynamic"}},
-        "'rope_scaling' has rope_type 'dyn",
+        {"rope_parameters": ..., "rope_scaling": {"type": "mrope"}},
+        "'rope_scaling' has rope_type 'mrope'",
     ),
     "rope-factor": ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: 'factor' is missing"),
 }
@@ -284,20 +284,6 @@ def test_a_prompt_that_is_too_long_has_advice_that_helps() -> None:
     plain = parse_decoder({**CONFIG, "max_position_embeddings": 4096}, "c")
     assert shorten(can_grow(plain, 1024), OWN_NAMES).endswith("or raise EngineConfig.max_seq_len")
     assert shorten(can_grow(plain, 4096), OWN_NAMES) == "shorten the prompt: the model has no more positions"
-
-
-def test_rope_is_read_as_both_generations_of_transformers_write_it() -> None:
-    scaling = {
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    }
-    wanted = Rope(500.0, "llama3", 8.0, 1.0, 4.0, 32)
-    old = {**CONFIG, "rope_theta": 500.0, "rope_scaling": {"rope_type": "llama3", **scaling}}
-    new = {**CONFIG, "rope_parameters": {"rope_type": "llama3", "rope_theta": 500.0, **scaling}}
-    assert parse_decoder(old, "c").rope == parse_decoder(new, "c").rope == wanted
-    assert parse_decoder({**CONFIG, "rope_theta": 9.0, "rope_scaling": None}, "c").rope == Rope(9.0)
 
 
 def test_random_models_depend_on_their_seed_alone() -> None:

@@ -16,11 +16,15 @@ import torch
 from torch import Tensor
 
 from support.kernels.attention import (
+    ALL,
     FEW,
+    GATED,
     MANY,
     MLA,
+    OLMO,
     OTHER_FEW,
     OTHER_MANY,
+    ROTATED_MLA,
     Attend,
     Case,
     Inputs,
@@ -30,7 +34,7 @@ from support.kernels.attention import (
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.ragged import CALLS, OTHER_CALLS, UNTOUCHED, RaggedInputs
 from support.kernels.ragged import Call as RaggedCall
-from weft.errors import InterfaceError
+from weft.errors import InputError, InterfaceError
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window, attend
 from weft.ops.library import triton_kernels
 
@@ -44,8 +48,16 @@ BITS = (
 OTHER_BITS = (
     replace(MLA, lengths=(90, 33), width=3, logits=True),
     Case((150, 33), 3, dim=24, value_dim=32, pairs=5, window=30, sinks=3, softcap=2.0, logits=True, shares=4),
+    *(OLMO, GATED, ALL),
     Case((50, 17, 33), 17, heads=6, window=9),
+    *(
+        replace(ROTATED_MLA, width=17),
+        replace(OLMO, width=19),
+        replace(GATED, width=18),
+        replace(ALL, width=20),
+    ),
 )
+FEW_OTHER_BITS = tuple(case for case in OTHER_BITS if case.width <= 16)
 EARLY = (FEW[2], FEW[4], FEW[7])
 
 
@@ -83,10 +95,11 @@ def test_all_arguments_combine_on_the_cpu(window: tuple[int, int], softcap: floa
     size, sinks = window
     sizes = ((24, 16, False), (24, 16, True), (17, 33, False), (40, 40, True))
     others = product(sizes, (0, 3, None), (False, True), (3, 17))
-    for (dim, value_dim, in_keys), pairs, norm, width in others:
+    for number, ((dim, value_dim, in_keys), pairs, norm, width) in enumerate(others):
         case = Case(
             (50, 17, 33), width, heads=6, dim=dim, value_dim=value_dim, in_keys=in_keys, pairs=pairs, norm=norm,
-            window=size, sinks=sinks, softcap=softcap, logits=logits, page=8,
+            window=size, sinks=sinks, softcap=softcap, logits=logits, page=8, first=2 if pairs == 3 else 0,
+            joint=norm and number % 2 == 0, gated=number % 3 == 0, apart=number % 5 < 2,
         )  # fmt: skip
         assert error(case, attend) < case.tolerance, case
         assert bits_differ(case, lambda _: attend) == [], case
@@ -119,6 +132,9 @@ def test_tables_and_logits_of_other_sizes_are_refused() -> None:
     heads = replace(inputs.heads, rotary=torch.zeros(20, 9, 2))
     with pytest.raises(TypeError, match="rotary has 9 pairs, but a key has 16 elements"):
         attend(inputs.new_tokens(), inputs.layer, inputs.rows(), heads)
+    heads = replace(heads, rotary=torch.zeros(20, 4, 2), first_rotated=10)
+    with pytest.raises(TypeError, match="rotary has 4 pairs, but a key has 6 elements after 10"):
+        attend(inputs.new_tokens(), inputs.layer, inputs.rows(), heads)
     for logits in (torch.zeros(5), torch.zeros(4, dtype=torch.float16)):
         with pytest.raises(TypeError, match=r"sink_logits is float32 \[4\], not torch.float"):
             replace(heads, sink_logits=logits)
@@ -137,8 +153,9 @@ def test_ragged_rows_have_the_bits_of_separate_calls_on_the_cpu(call: RaggedCall
         if separate.pieces[b].text is None or begin == end:
             continue
         rows = Rows(separate.page_table[b : b + 1], separate.base[b : b + 1], end - begin)
-        texts = separate.texts
-        separate.out[begin:end] = attend(separate.qkv[begin:end], texts.layer, rows, texts.heads)
+        texts, gates = separate.texts, separate.gates
+        gate = None if gates is None else gates[begin:end]
+        separate.out[begin:end] = attend(separate.qkv[begin:end], texts.layer, rows, texts.heads, gate)
     assert torch.equal(ragged.out, separate.out)
     assert torch.equal(ragged.texts.cache.nan_to_num(), separate.texts.cache.nan_to_num())
 
@@ -158,6 +175,23 @@ def test_rows_that_pad_a_batch_give_zeros_on_the_cpu(width: int) -> None:
     assert torch.equal(inputs.cache[0].nan_to_num(), before.nan_to_num())
 
 
+@pytest.mark.parametrize("first", [-2, 3])
+def test_the_first_rotated_dimension_is_even(first: int) -> None:
+    with pytest.raises(ValueError, match=f"is even, not {first}"):
+        Heads(4, None, 1.0, first_rotated=first)
+
+
+def test_gates_and_norms_of_other_sizes_are_refused() -> None:
+    inputs = Inputs(Case((20,), 2))
+    with pytest.raises(TypeError, match=r"gate is \[2, 64\] for these heads, not \[2, 4\]"):
+        attend(inputs.new_tokens(), inputs.layer, inputs.rows(), inputs.heads, torch.zeros(2, 4))
+    heads = replace(inputs.heads, norms=(torch.ones(64), torch.ones(64)))
+    with pytest.raises(TypeError, match=r"a norm of 2 heads has 16 or 32 weights, not \[64\]"):
+        attend(inputs.new_tokens(), inputs.layer, inputs.rows(), heads)
+    with pytest.raises(InputError, match="elements of a token of qkv and gate must be contiguous"):
+        attend(inputs.new_tokens().t().contiguous().t(), inputs.layer, inputs.rows(), inputs.heads)
+
+
 def test_the_number_of_live_tokens_is_one_integer() -> None:
     table, base = torch.zeros(2, 3, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)
     Rows(table, base, 1, live=base[:1])
@@ -172,7 +206,8 @@ def run_ragged(inputs: RaggedInputs) -> None:
     torch.ops.weft.attend(
         inputs.qkv, layer.keys, layer.values, inputs.page_table, inputs.base, None, inputs.starts, call.width, 0,
         False, len(call.short), call.short_width, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
-        heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, inputs.out,
+        heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, inputs.out, heads.first_rotated,
+        inputs.gates,
     )  # fmt: skip
 
 
@@ -205,7 +240,7 @@ def test_triton_rows_do_not_write_beyond_their_table(width: int, found: dict[str
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("case", BITS + OTHER_BITS[:2], ids=str)
+@pytest.mark.parametrize("case", BITS + FEW_OTHER_BITS, ids=str)
 def test_a_querys_bits_are_its_own_in_triton(case: Case, found: dict[str, Any]) -> None:
     """Again, in other company, at other places, alone, and read token by token."""
     assert found[f"bits {case}"] == []
@@ -260,9 +295,15 @@ def bits_differ(case: Case, with_shares: Any) -> list[str]:
     def part(inputs: Inputs, rows: list[int], start: int = 0, count: int = width) -> Tensor:
         """Tokens start..start+count-1 of some rows, [rows, count, H * D]."""
         base = torch.tensor([case.lengths[r] - width + start for r in rows])
-        new = inputs.new_tokens().unflatten(0, (batch, width))[rows, start : start + count].flatten(0, 1)
+        new, gates = (
+            None
+            if all_new is None
+            else all_new.unflatten(0, (batch, width))[rows, start : start + count].flatten(0, 1)
+            for all_new in (inputs.new_tokens(), inputs.new_gates())
+        )
+        assert new is not None
         table = inputs.page_table[rows].contiguous()
-        out = run(new, inputs.layer, Rows(table, base, count), inputs.heads)
+        out = run(new, inputs.layer, Rows(table, base, count), inputs.heads, gates)
         return out.unflatten(0, (len(rows), count))
 
     whole = part(Inputs(case), list(range(batch)))
@@ -281,25 +322,25 @@ def interpret(kinds: str) -> dict[str, Any]:
     """Every case of usual or other attention through the kernels."""
     from weft.ops.attention_triton import Call, attend_few, attend_long
 
-    def call_of(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Call:
+    def call_of(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads, gate: Tensor | None) -> Call:
         out = qkv.new_empty(qkv.shape[0], heads.count * layer.values.shape[3])
         q_norm, k_norm = heads.norms or (None, None)
         return Call(
             qkv, layer.keys, layer.values, rows.page_table, rows.base, rows.count, rows.starts, rows.width,
             rows.offset, rows.settled, 0, 0, heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale,
-            heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, out,
+            heads.softcap, heads.sink_logits, layer.window.size, layer.window.sinks, out, heads.first_rotated, gate,
         )  # fmt: skip
 
     def few(shares: int | None, settled: bool = True) -> Attend:
-        def run(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
-            call = call_of(qkv, layer, replace(rows, settled=settled), heads)
+        def run(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads, gate: Tensor | None) -> Tensor:
+            call = call_of(qkv, layer, replace(rows, settled=settled), heads, gate)
             attend_few(call, len(rows.base), shares)
             return call.out
 
         return run
 
-    def long(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads) -> Tensor:
-        call = call_of(qkv, layer, rows, heads)
+    def long(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads, gate: Tensor | None) -> Tensor:
+        call = call_of(qkv, layer, rows, heads, gate)
         attend_long(call)
         return call.out
 
@@ -321,14 +362,14 @@ def interpret(kinds: str) -> dict[str, Any]:
         rows = inputs.rows()
         base, count = rows.base - torch.tensor([5, 2, 9]), torch.tensor([3, 0, 7])
         moved = replace(rows, base=base, count=count, offset=2)
-        got = run(inputs.new_tokens(), inputs.layer, moved, inputs.heads)
+        got = run(inputs.new_tokens(), inputs.layer, moved, inputs.heads, None)
         return torch.equal(got, other.run(run)) and torch.equal(inputs.cache.isnan(), other.cache.isnan())
 
     make_hostile(seed=5)
     if kinds == "other":
         others: dict[str, Any] = {str(case): error(case, few(case.shares)) for case in OTHER_FEW}
         others |= {f"long {case}": error(case, long) for case in OTHER_FEW}
-        others |= {f"bits {case}": bits_differ(case, few) for case in OTHER_BITS[:2]}
+        others |= {f"bits {case}": bits_differ(case, few) for case in FEW_OTHER_BITS}
         return others | {str(case): error(case, long) for case in OTHER_MANY}
     results: dict[str, Any] = {str(case): error(case, few(case.shares)) for case in FEW}
     results |= {f"early {case}": early(case) for case in EARLY}

@@ -14,7 +14,8 @@ from support.experts import layer_of, routed
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
-from weft.ops.experts import Activation, Experts, Function
+from weft.ops.activation import Activation, Function
+from weft.ops.experts import Experts
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
@@ -125,6 +126,26 @@ def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtyp
     assert torch.equal(out[:live], expected) and (out[live:] == -7).all()
 
 
+@pytest.mark.parametrize("live", [0, 9, 60])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_residual_is_added_to_the_sum(live: int, kind: tuple[torch.dtype, bool]) -> None:
+    """Also in place, where it is the residual stream; rows of a call for more than a chunk."""
+    dtype, tiled = kind
+    packed = layer_of(2, 40, 600, SILU, dtype).packed(tiled)
+    x, index, weights = routed(300, 2, 2, 600)
+    stream = torch.randn(300, 700)[:, :600]
+    expected = stream + packed(x, index, weights)
+    count = torch.tensor([live])
+    out = torch.full((300, 600), -7.0)
+    assert packed(x, index, weights, count, out, residual=stream) is out
+    assert torch.equal(out[:live], expected[:live]) and (out[live:] == -7).all()
+    before = stream.clone()
+    packed(x, index, weights, count, stream, residual=stream)
+    assert torch.equal(stream[:live], expected[:live]) and torch.equal(stream[live:], before[live:])
+    alone = packed(x[:1], index[:1], weights[:1], residual=before[:1])
+    assert torch.equal(alone, expected[:1])
+
+
 def test_weights_of_experts_without_rows_are_not_used() -> None:
     layer = layer_of(6, 40, 48, SILU)
     x, _, weights = routed(9, 6, 2, 48)
@@ -230,6 +251,9 @@ def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) 
     }.items():
         with pytest.raises(InputError, match=message):
             packed(*arguments)
+    for residual in (torch.zeros(9, 49), torch.zeros(48, 9).T, torch.zeros(9, 48, dtype=torch.float64)):
+        with pytest.raises(InputError, match="residual must be"):
+            packed(x, index, weights, residual=residual)
     with pytest.raises(InputError, match="biases of gates and ups"):
         Experts(layer.gate, layer.up, layer.down, SILU, up_bias=torch.zeros(4, 40))
     with pytest.raises(InputError, match="no gate_bias"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from support.experts import Layer, layer_of, routed
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
-from weft.ops.experts import Activation, Function
+from weft.ops.activation import Activation, Function
 
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 3e-3}
 
@@ -94,6 +94,10 @@ def test_rows_that_are_not_live_are_left_alone(live: int, found: dict[str, Any])
     assert found[f"live {live}"]
 
 
+def test_a_residual_is_added_in_place(found: dict[str, Any]) -> None:
+    assert found["residual"]
+
+
 def test_an_index_that_is_no_expert_adds_nothing(found: dict[str, Any]) -> None:
     assert found["no expert"] < TOLERANCE[torch.float32]
 
@@ -114,17 +118,22 @@ def interpret() -> dict[str, Any]:
     from weft.ops.experts_triton import experts
 
     def run(
-        layer: Layer, given: tuple[Tensor, Tensor, Tensor], live: Tensor | None = None, fill: float = 0.0
+        layer: Layer,
+        given: tuple[Tensor, Tensor, Tensor],
+        live: Tensor | None = None,
+        fill: float = 0.0,
+        residual: Tensor | None = None,
     ) -> Tensor:
         x, index, weights = given
         spaced = torch.cat((x, x), 1)[:, : x.shape[1]]  # rows any distance apart
         parts = [part for part in (layer.gate, layer.up) if part is not None]
         biases = [part for part in (layer.gate_bias, layer.up_bias) if part is not None]
         act = layer.activation
-        out = torch.full_like(x, fill)
+        out = torch.full_like(x, fill) if residual is None else residual
         experts(
             spaced, index, weights, torch.cat(parts, 1), layer.down, torch.cat(biases, 1) if biases else None,
             layer.down_bias, layer.gate is not None, int(act.function), act.slope, act.limit, act.shift, out, live,
+            residual,
         )  # fmt: skip
         return out
 
@@ -152,6 +161,10 @@ def interpret() -> dict[str, Any]:
         out = run(layer, (x, index, weights), torch.tensor([live]), 7.0)
         results[f"live {live}"] = torch.equal(out[:live], whole[:live]) and bool((out[live:] == 7).all())
 
+    stream = torch.randn(len(whole), 100)[:, : whole.shape[1]]
+    sums, before = stream + whole, stream.clone()
+    added = run(layer, given, torch.tensor([20]), residual=stream)
+    results["residual"] = torch.equal(added[:20], sums[:20]) and torch.equal(added[20:], before[20:])
     x, index, weights = given
     index[:, 1], index[3], weights[5, 1] = 8, -1, math.nan
     index[4, 0] = 1 << 40

@@ -43,7 +43,17 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
     assert run(name, "-c", "from weft import _core; print(_core.instruction_set())").strip() == name
     here = Path(__file__).parent
     tests = [
-        str(here / f"test_{of}.py") for of in ("linear_native", "experts", "attention", "recurrence", "rows")
+        str(here / f"test_{of}.py")
+        for of in (
+            "linear_native",
+            "experts",
+            "routing",
+            "attention",
+            "latent",
+            "recurrence",
+            "gates",
+            "rows",
+        )
     ]
     assert " passed" in run(name, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests)
 

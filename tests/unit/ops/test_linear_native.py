@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
-from weft.ops.linear import Linear, Norm
+from weft.ops.activation import SWIGLU, Activation, Function
+from weft.ops.linear import Added, Linear, Norm, add_norm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
@@ -81,12 +82,49 @@ def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has
     dtype, tiled = kind
     weight = weights(2 * inner, 48, dtype)
     bias = torch.randn(2 * inner) if has_bias else None
-    linear, norm = Linear(weight, bias, swiglu=True, tiled=tiled), Norm(torch.rand(48) + 0.5, 1e-6)
+    linear, norm = (
+        Linear(weight, bias, activation=SWIGLU, gated=True, tiled=tiled),
+        Norm(torch.rand(48) + 0.5, 1e-6),
+    )
     for rows in (1, 4, 7, 20, 70):
         x = 3 * torch.randn(rows, 48)
         both = normed(x, norm) @ weight.double().T + (0 if bias is None else bias.double())
         gate, up = both.chunk(2, 1)
         close(linear(x, norm), F.silu(gate) * up, 1e-4 if tiled else 2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("function", Function)
+@pytest.mark.parametrize(
+    ("gated", "scale", "softcap"), [(False, 1.0, 0.0), (True, 0.6, 0.0), (False, 2.0, 3.0)]
+)
+def test_sums_are_activated_then_scaled_then_capped(
+    function: Function, gated: bool, scale: float, softcap: float, kind: tuple[torch.dtype, bool]
+) -> None:
+    """The residual is added last. It may be where the result goes."""
+    dtype, tiled = kind
+    for results in (1, 65, 100):
+        outputs = 2 * results if gated else results
+        weight, bias, norm = (
+            weights(outputs, 48, dtype),
+            torch.randn(outputs),
+            Norm(torch.rand(48) + 0.5, 1e-6),
+        )
+        activation = Activation(function, slope=1.5, limit=1.2, shift=0.5)
+        linear = Linear(
+            weight, bias, activation=activation, gated=gated, scale=scale, softcap=softcap, tiled=tiled
+        )
+        for rows in (1, 7, 20, 70):
+            x, residual = 2 * torch.randn(rows, 48), torch.randn(rows, results + 3)[:, :results]
+            sums = normed(x, norm) @ weight.double().T + bias.double()
+            y = activation(*(sums.chunk(2, 1) if gated else (sums,))) * scale
+            y = softcap * torch.tanh(y / softcap) if softcap else y
+            close(linear(x, norm), y, 2e-4 if tiled else 4e-5)
+            alone = torch.cat([linear(x[r : r + 1], norm, residual=residual[r : r + 1]) for r in range(rows)])
+            before = residual.clone()
+            assert linear(x, norm, residual=residual, out=residual) is residual
+            assert torch.equal(residual, alone)
+            close(alone, y + before, 2e-4 if tiled else 4e-5)
 
 
 @rest_slow
@@ -96,7 +134,7 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
     dtype, tiled = kind
     norm = Norm(torch.rand(192) + 0.5, 1e-5)
     linear = Linear(weights(outputs, 192, dtype), tiled=tiled)
-    swiglu = Linear(weights(2 * outputs, 192, dtype), swiglu=True, tiled=tiled)
+    swiglu = Linear(weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, tiled=tiled)
     x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
@@ -110,10 +148,8 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
 def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtype, bool]) -> None:
     dtype, tiled = kind
     rows, norm = 150, Norm(torch.rand(96) + 0.5, 1e-5)
-    plain, swiglu = (
-        Linear(weights(400, 96, dtype), torch.randn(400), swiglu=swiglu, tiled=tiled)
-        for swiglu in (False, True)
-    )
+    plain = Linear(weights(400, 96, dtype), torch.randn(400), tiled=tiled)
+    swiglu = Linear(weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, tiled=tiled)
     x, residual = torch.randn(rows, 96), torch.randn(rows, 400)
     expected = plain(x[:live], norm, residual=residual[:live]), swiglu(x[:live], norm)
     x[live:], residual[live:] = float("nan"), float("nan")
@@ -155,6 +191,58 @@ def test_tiles_take_weights_exactly_and_floats_nearly() -> None:
     torch.testing.assert_close(
         Linear(torch.ones(1, 1).bfloat16(), tiled=True)(ends), ends, equal_nan=True, rtol=0, atol=0
     )
+
+
+@rest_slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_a_norm_of_other_rows_is_added_first(
+    threads: int, kind: tuple[torch.dtype, bool], has_norm: bool
+) -> None:
+    dtype, tiled = kind
+    for inputs, outputs in ((31, 70), (192, 300)):
+        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), tiled=tiled)
+        norm, after = Norm(torch.rand(inputs) + 0.5, 1e-5), Norm(torch.rand(inputs) + 0.5, 1e-6)
+        before = norm if has_norm else None
+        for rows in (1, 7, 17, 120):
+            x, y = torch.randn(rows, inputs + 1)[:, 1:], torch.randn(rows, inputs + 3)[:, :inputs]
+            total = torch.full((rows, inputs + 2), -7.0)
+            out = linear(x, before, added=Added(y, after, total[:, :inputs]))
+            close(total[:, :inputs], x + normed(y, after))
+            assert (total[:, inputs:] == -7).all()
+            assert torch.equal(add_norm(x, y, after), total[:, :inputs])
+            assert torch.equal(out, linear(total[:, :inputs], before))
+            for row in range(0, rows, 5):
+                one = torch.empty(1, inputs)
+                alone = linear(x[row : row + 1], before, added=Added(y[row : row + 1], after, one))
+                assert torch.equal(alone[0], out[row]) and torch.equal(one[0], total[row, :inputs])
+            live = torch.tensor([rows // 2])
+            cut, of_cut = torch.full((rows, inputs), -7.0), torch.full((rows, outputs), -7.0)
+            linear(x, before, added=Added(y, after, cut), out=of_cut, live=live)
+            assert (
+                torch.equal(cut[: rows // 2], total[: rows // 2, :inputs]) and (cut[rows // 2 :] == -7).all()
+            )
+            assert torch.equal(of_cut[: rows // 2], out[: rows // 2]) and (of_cut[rows // 2 :] == -7).all()
+
+
+def test_the_total_is_a_place_of_its_own() -> None:
+    linear, norm = Linear(torch.randn(4, 4)), Norm(torch.ones(4), 1e-5)
+    x, y, residual = torch.randn(3, 2, 4)
+    for total in (x, y, residual):
+        with pytest.raises(InputError, match="neither x nor the added rows nor the residual"):
+            linear(x, added=Added(y, norm, total), residual=residual)
+    with pytest.raises(InputError, match="one shape"):
+        linear(x, added=Added(y, norm, torch.empty(1, 4)))
+
+
+def test_a_norm_is_added_in_place() -> None:
+    x, y, norm = torch.randn(5, 33), torch.randn(5, 33), Norm(torch.rand(33) + 0.5, 1e-5)
+    expected, live = add_norm(x, y, norm), torch.tensor([3])
+    before = x.clone(), y.clone()
+    assert add_norm(x, y, norm, x, live) is x
+    assert torch.equal(x[:3], expected[:3]) and torch.equal(x[3:], before[0][3:])
+    add_norm(before[0], y, norm, y, live)
+    assert torch.equal(y[:3], expected[:3]) and torch.equal(y[3:], before[1][3:])
 
 
 def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:

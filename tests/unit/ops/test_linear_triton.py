@@ -15,18 +15,19 @@ from torch import Tensor
 
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
 from support.kernels.linear import CASES, Case, Inputs
-from weft.errors import InputError
-from weft.ops.linear import FEW_ROWS, Linear
+from weft.ops.activation import SWIGLU
+from weft.ops.linear import FEW_ROWS
 from weft.ops.variants import NAMED, Variant, using
 
 SHARES = (1, 2, 3)
 BITS = (
-    Case(200, 300, rows=FEW_ROWS, norm=True, swiglu=True),
+    Case(200, 300, rows=FEW_ROWS, norm=True, activation=SWIGLU, gated=True),
     Case(96, 1000, rows=FEW_ROWS, norm=True, residual=True),
+    Case(96, 1000, rows=FEW_ROWS, norm=True, added=True),
 )
 VARIED = (
     Case(96, 1000, rows=3, norm=True, residual=True),
-    Case(320, 520, rows=4, norm=True, swiglu=True, dtype="float16"),
+    Case(320, 520, rows=4, norm=True, activation=SWIGLU, gated=True, dtype="float16"),
 )
 
 
@@ -34,14 +35,8 @@ VARIED = (
 def test_cpu_products_match_plain_torch(case: Case) -> None:
     inputs = Inputs(case)
     assert inputs.error(inputs.run()) < case.tolerance
-
-
-def test_a_residual_is_refused_with_swiglu() -> None:
-    """The kernels of CPUs, and those of many rows on CUDA, would drop it."""
-    linear = Linear(torch.randn(8, 4), swiglu=True)
-    for rows in (1, FEW_ROWS + 1):
-        with pytest.raises(InputError, match="takes no residual"):
-            linear(torch.randn(rows, 4), residual=torch.ones(rows, 4))
+    if inputs.added is not None:
+        assert (inputs.added.total - inputs.wanted_total()).abs().max() < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +52,13 @@ def found() -> dict[str, Any]:
 def test_products_match_plain_torch(case: Case, shares: int, found: dict[str, Any]) -> None:
     """In tiles as they are chosen, and in others with a number of shares."""
     assert found[f"{case} {shares}"] < case.tolerance
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("case", [case for case in CASES if case.added], ids=str)
+def test_totals_are_written(case: Case, found: dict[str, Any]) -> None:
+    assert found[f"total {case}"] < (1e-5 if case.dtype == "float32" else 3e-3)
 
 
 @pytest.mark.slow
@@ -108,7 +110,7 @@ def test_a_copy_of_the_result_is_written_too(found: dict[str, Any]) -> None:
 def test_a_copy_of_the_result_is_written_too_on_the_cpu() -> None:
     for case in (CASES[3], CASES[4]):
         inputs = Inputs(case)
-        assert copy_is_written(inputs, Linear(inputs.weight, inputs.bias, swiglu=case.swiglu))
+        assert copy_is_written(inputs, inputs.linear())
 
 
 @needs_triton
@@ -164,21 +166,33 @@ def interpret() -> dict[str, Any]:
     ) -> Tensor:
         case, norm, residual = inputs.case, inputs.norm, inputs.residual
         x = inputs.x[rows]
-        outputs = case.outputs // (2 if case.swiglu else 1)
         tiles = Tiles(32, 32, shares, 3) if shares else None
-        out = x.new_empty(len(x), outputs) if out is None else out
+        out = x.new_empty(len(x), case.results) if out is None else out
         linear(
             x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
-            None if residual is None else residual[rows], case.swiglu, out, None, None, tiles,
+            None if residual is None else residual[rows], case.epilogue, out, tiles=tiles,
+            **parts(inputs, rows),
         )  # fmt: skip
         return out
+
+    def parts(inputs: Inputs, rows: list[int] | slice = slice(None)) -> dict[str, Any]:
+        """The launch's arguments for added rows."""
+        if inputs.added is None:
+            return {}
+        added = inputs.added
+        return {
+            "added": added.rows[rows],
+            "added_norm": added.norm.weight,
+            "added_eps": added.norm.eps,
+            "total": added.total[rows] if isinstance(rows, slice) else added.total[: len(rows)],
+        }
 
     def written_twice(case: Case) -> Any:
         inputs = Inputs(case)
 
         def product(x: Tensor, norm: Any, *, residual: Tensor, also: Tensor | None = None) -> Tensor:
             out = x.new_empty(case.rows, case.outputs)
-            linear(x, inputs.weight, inputs.bias, norm.weight, norm.eps, residual, False, out, also)
+            linear(x, inputs.weight, inputs.bias, norm.weight, norm.eps, residual, case.epilogue, out, also)
             return out
 
         return product
@@ -191,14 +205,20 @@ def interpret() -> dict[str, Any]:
         width = whole.shape[1]
         for live in (0, 1, 5, case.rows, 99):
             x, residual = inputs.x.clone(), None if inputs.residual is None else inputs.residual.clone()
-            for tensor in (x, residual):
+            added = parts(inputs)
+            if added:
+                added |= {"added": added["added"].clone(), "total": torch.full_like(x, 7.0)}
+            for tensor in (x, residual, added.get("added")):
                 if tensor is not None:
                     tensor[live:] = float("nan")
             outs = torch.full((2, case.rows, width), 7.0)
             linear(
-                x, inputs.weight, inputs.bias, inputs.norm.weight, inputs.norm.eps, residual, case.swiglu,
-                outs[0], outs[1], torch.tensor([live]), Tiles(32, 32, 3, 3),
+                x, inputs.weight, inputs.bias, inputs.norm.weight, inputs.norm.eps, residual, case.epilogue,
+                outs[0], outs[1], torch.tensor([live]), tiles=Tiles(32, 32, 3, 3),
+                **added,
             )  # fmt: skip
+            if added and not bool((added["total"][live:] == 7.0).all()):
+                wrong.append(live)
             if any(not torch.equal(out[:live], whole[:live]) or (out[live:] != 7.0).any() for out in outs):
                 wrong.append(live)
         return wrong
@@ -223,6 +243,8 @@ def interpret() -> dict[str, Any]:
     for case in CASES:
         inputs = Inputs(case)
         results |= {f"{case} {shares}": inputs.error(run(inputs, shares)) for shares in (0, *SHARES)}
+        if inputs.added is not None:
+            results[f"total {case}"] = float((inputs.added.total - inputs.wanted_total()).abs().max())
     for case in BITS:
         results[f"bits {case}"] = bits_differ(case, lambda rows, case=case: run(Inputs(case), 3, rows))
         for name in ("default", "late"):

@@ -46,35 +46,35 @@ def interpret() -> dict[str, Any]:
 
     def attend(
         inputs: RaggedInputs, qkv: Tensor, table: Tensor, base: Tensor, starts: Tensor | None, width: int,
-        num_short: int, short_width: int, out: Tensor,
+        num_short: int, short_width: int, out: Tensor, gate: Tensor | None,
     ) -> None:  # fmt: skip
         heads, layer = inputs.texts.heads, inputs.texts.layer
         q_norm, k_norm = heads.norms or (None, None)
         attention_triton.attend(
             qkv, layer.keys, layer.values, table, base, None, starts, width, 0, True, num_short, short_width,
             heads.rotary, q_norm, k_norm, heads.eps, heads.count, heads.scale, heads.softcap, heads.sink_logits,
-            layer.window.size, layer.window.sinks, out,
+            layer.window.size, layer.window.sinks, out, heads.first_rotated, gate,
         )  # fmt: skip
 
     def alone(inputs: RaggedInputs, row: int, piece: Piece) -> Tensor:
         """Row `row` in a call without other rows, by the kernels that compute it among others."""
         tokens = slice(int(inputs.starts[row]), int(inputs.starts[row + 1]))
         table, base = inputs.page_table[row, None], inputs.base[row, None]
-        out = inputs.out[tokens].clone()
+        out, gate = inputs.out[tokens].clone(), None if inputs.gates is None else inputs.gates[tokens]
         if row < len(inputs.call.short):
-            attend(inputs, inputs.qkv[tokens].clone(), table, base, None, piece.count, 0, 0, out)
+            attend(inputs, inputs.qkv[tokens].clone(), table, base, None, piece.count, 0, 0, out, gate)
         else:
             # A short row without tokens makes the other row a long one.
             starts = torch.tensor([0, 0, piece.count])
             table, base = table.expand(2, -1).contiguous(), base.expand(2).contiguous()
-            attend(inputs, inputs.qkv[tokens].clone(), table, base, starts, piece.count, 1, 1, out)
+            attend(inputs, inputs.qkv[tokens].clone(), table, base, starts, piece.count, 1, 1, out, gate)
         return out
 
     def check(call: Call) -> dict[str, Any]:
         inputs, others = RaggedInputs(call), RaggedInputs(call)
         attend(
             inputs, inputs.qkv.clone(), inputs.page_table, inputs.base, inputs.starts, call.width,
-            len(call.short), call.short_width, inputs.out,
+            len(call.short), call.short_width, inputs.out, inputs.gates,
         )  # fmt: skip
         singly = {
             row: alone(others, row, piece)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from support.captured import Captured, labels
 from support.kernels.interpreter import interpreted, make_hostile, needs_triton
@@ -21,7 +22,7 @@ from weft.errors import InputError
 from weft.models.memory import Convolution, LayerMemory, Recurrence, State
 from weft.models.states import States, slot_bytes, snapshot_bytes
 from weft.ops.attention import Rows
-from weft.ops.recurrence import convolve, recur
+from weft.ops.recurrence import DeltaGates, convolve, recur
 from weft.ops.state_rows import StateRows
 from weft.runtime.recorder import PYTHON
 
@@ -123,6 +124,36 @@ def search(kind: Kind, num_calls: int) -> None:
     machine.states.owed[4] = 2
     outputs = machine.call([Piece(again, 4, 3)])
     assert torch.equal(outputs[0], machine.whole(torch.cat((new, again)))[-1:])
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+def test_gates_are_those_of_transformers(scale: float) -> None:
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+    generator = torch.Generator().manual_seed(1)
+    key_heads, heads, key_size, value_size, num_tokens = 2, 6, 32, 24, 60
+    memory = LayerMemory(
+        state=State((), (Recurrence(heads, key_heads, key_size, value_size, is_delta=True),))
+    )
+    states = States([memory], 1, 0, 0, False, "cpu")
+    layer = states.layers[0]
+    assert layer is not None
+    row = torch.randn(num_tokens, 2 * key_heads * key_size + heads * (value_size + 2), generator=generator)
+    q, k, v, a, b = row.split(
+        [key_heads * key_size, key_heads * key_size, heads * value_size, heads, heads], 1
+    )
+    q, k, v = q.unflatten(1, (key_heads, -1)), k.unflatten(1, (key_heads, -1)), v.unflatten(1, (heads, -1))
+    a *= scale  # to both ends of softplus and sigmoid
+    b *= scale
+    rates, bias = torch.rand(heads, generator=generator) * 16, torch.randn(heads, generator=generator)
+    g = -rates * F.softplus(a + bias)
+    expected, _ = torch_recurrent_gated_delta_rule(
+        q[None], k[None], v[None], g=g[None], beta=b.sigmoid()[None], use_qk_l2norm_in_kernel=True
+    )
+    table, base = torch.zeros(1, 1, dtype=torch.int32), torch.zeros(1, dtype=torch.int64)
+    rows = Rows(table, base, num_tokens, states=states.rows(base, 0))
+    actual = recur(q, k, v, a, b, layer.recurrences[0], rows, gates=DeltaGates(rates, bias))
+    torch.testing.assert_close(actual, expected[0], rtol=1e-5, atol=2e-6)
 
 
 def same(a: Tensor, b: Tensor) -> bool:
@@ -246,6 +277,12 @@ def test_wrong_arguments_are_named() -> None:
         recur(q, q, v, decay, decay[:1], cache, rows)
     with pytest.raises(InputError, match="no delta rule"):
         recur(q, q, v, decay, decay, cache, rows, torch.randn(4, 8, 16))
+    gates = DeltaGates(torch.rand(4), torch.rand(4))
+    with pytest.raises(InputError, match="gates are those of a delta rule"):
+        recur(q, q, v, decay, None, cache, rows, gates=gates)
+    for wrong in (gates.bias[:3], gates.bias.double(), torch.rand(8)[::2]):
+        with pytest.raises(InputError, match=r"rates and bias of gates are float32 \[4\]"):
+            recur(q, q, v, decay, decay, cache, rows, gates=DeltaGates(gates.rates, wrong))
     with pytest.raises(InputError, match=r"weight is float32 \[6, 4\]"):
         convolve(torch.randn(2, 6), torch.randn(6, 3), None, layer.convolutions[0], rows, False)
     with pytest.raises(InputError, match="needs rows with `states`"):
@@ -254,7 +291,7 @@ def test_wrong_arguments_are_named() -> None:
         StateRows(rows.base, states.source[:2], states.target, states.owed, 0)
 
 
-IN_TRITON = (KINDS[0], KINDS[1], KINDS[3], KINDS[6])
+IN_TRITON = (*KINDS[:3], KINDS[4], KINDS[-1])
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ nothing is read too early."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from weft.models.memory import Decay, Recurrence
 SHARED_MEMORY = 48 * 1024
 KERNELS = {
     *("recur_kernel", "keep_drafts_kernel", "settle_recurrence_kernel"),
-    *("convolve_kernel", "convolve_prompts_kernel", "settle_window_kernel"),
+    *("convolve_kernel", "convolve_prompts_kernel", "settle_window_kernel", "gated_norm_kernel"),
 }
 MODELS = {
     "qwen3-next": (Recurrence(32, 16, 128, 128, Decay.HEAD, is_delta=True), 8192, 4),
@@ -30,8 +31,10 @@ MODELS = {
 pytestmark = [needs_triton, pytest.mark.slow]
 
 
-def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> Iterator[Launch]:
-    from weft.ops import recurrence_triton
+def launched(
+    model: str, dtype: torch.dtype, capability: int, ragged: bool, has_gates: bool = False
+) -> Iterator[Launch]:
+    from weft.ops import gates_triton, recurrence_triton
 
     r, channels, taps = MODELS[model]
     slots, drafts, speculative, parts, tokens = 65, 7, 8, 4, 512
@@ -58,6 +61,7 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
             integers(rows), integers(slots), integers(slots), integers(slots), speculative,
             integers(rows) if ragged else None,
         )  # fmt: skip
+        gates = (floats(r.num_heads), floats(r.num_heads)) if has_gates else (None, None)
         keys, values = r.num_key_heads * r.key_size, r.num_heads * r.value_size
         # The inputs are slices of one projection, and the storage of a layer is a slice of a row.
         qkv = tensor(num_tokens, 2 * keys + values)
@@ -73,7 +77,7 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
         recurrence_triton.recur(
             qkv[:, :keys].unflatten(1, (-1, r.key_size)), qkv[:, keys : 2 * keys].unflatten(1, (-1, r.key_size)),
             qkv[:, 2 * keys :].unflatten(1, (-1, r.value_size)), floats(num_tokens, *decay),
-            floats(num_tokens, r.num_heads) if r.is_delta else None, rates, *cache, *place,
+            floats(num_tokens, r.num_heads) if r.is_delta else None, rates, *gates, *cache, *place,
             tensor(num_tokens, r.num_heads, r.value_size),
         )  # fmt: skip
         moves = [integers(3) for _ in range(3)]
@@ -87,6 +91,10 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
             *place, True, tensor(num_tokens, channels),
         )  # fmt: skip
         recurrence_triton.settle_window(*windows, integers(slots), *moves)
+        gates_triton.gated_norm(
+            tensor(num_tokens, r.num_heads, r.value_size), tensor(num_tokens, values), tensor(r.value_size), 1e-6,
+            tensor(num_tokens, values), integers(1) if ragged else None,
+        )  # fmt: skip
     yield from recorded
 
 
@@ -103,8 +111,8 @@ def launched(model: str, dtype: torch.dtype, capability: int, ragged: bool) -> I
 )
 def test_kernels_compile(model: str, dtype: torch.dtype, capability: int) -> None:
     names = set()
-    for ragged in (True, False):
-        for launch in launched(model, dtype, capability, ragged):
+    for ragged, has_gates in product((True, False), {False, MODELS[model][0].is_delta}):
+        for launch in launched(model, dtype, capability, ragged, has_gates):
             names.add(launch.name)
             code = launch.compile(capability)
             assert code.shared <= SHARED_MEMORY
@@ -123,7 +131,8 @@ def test_the_arithmetic_of_a_state_is_the_same_everywhere(model: str) -> None:
             assert launch.options["enable_fp_fusion"] is False
 
 
-def test_kernels_cover_the_module() -> None:
-    from weft.ops import recurrence_triton
+def test_kernels_cover_the_modules() -> None:
+    from weft.ops import gates_triton, recurrence_triton
 
-    assert {name for name in vars(recurrence_triton) if name.endswith("_kernel")} == KERNELS
+    modules = (gates_triton, recurrence_triton)
+    assert {name for module in modules for name in vars(module) if name.endswith("_kernel")} == KERNELS

@@ -28,6 +28,7 @@ def test_embeddings_are_the_weights_rows(dtype: torch.dtype) -> None:
     tokens = torch.tensor([[3, 49, 0], [7, 3, 1]])
     for ids in (tokens[0], tokens[1], tokens[:, 1]):  # of any stride
         assert torch.equal(embed(weight, ids, torch.float32), weight[ids].float())
+        assert torch.equal(embed(weight, ids, torch.float32, scale=0.3), weight[ids].float() * 0.3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -40,16 +41,19 @@ def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
         weight = torch.randn(vocab, width).to(dtype)
         linear, tokens = Linear(weight, tiled=tiled), torch.randperm(vocab)
         assert torch.equal(embed(linear, tokens, torch.float32), weight[tokens].float())
+        scaled = embed(linear, tokens, torch.float32, scale=5.5)
+        assert torch.equal(scaled, weight[tokens].float() * 5.5)
         outside = embed(linear, torch.tensor([-3, vocab, 2**40]), torch.float32)
         assert torch.equal(outside, weight[[0, vocab - 1, vocab - 1]].float())
         hidden, norm = torch.randn(vocab, width), Norm(torch.rand(width) + 0.5, 1e-5)
-        joined = [join_norms(matrix, tokens, norm, hidden, norm) for matrix in (linear, weight)]
+        joined = [join_norms(matrix, tokens, norm, hidden, norm, None, 5.5) for matrix in (linear, weight)]
         assert torch.equal(*joined)
+        assert torch.equal(joined[0][:, :width], norm(scaled))
 
 
-def test_a_linear_with_swiglu_has_no_embeddings() -> None:
-    with pytest.raises(InputError, match="swiglu has no embeddings"):
-        embed(Linear(torch.randn(8, 4), swiglu=True), torch.tensor([0]), torch.float32)
+def test_a_linear_with_gates_has_no_embeddings() -> None:
+    with pytest.raises(InputError, match="gates has no embeddings"):
+        embed(Linear(torch.randn(8, 4), gated=True), torch.tensor([0]), torch.float32)
 
 
 def test_an_id_that_is_none_is_taken_for_the_nearest() -> None:

@@ -11,17 +11,21 @@ import torch
 
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import Code, Launch, launches
+from support.kernels.routing import CHOICES
 from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
+from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.attention import Window
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
 KERNELS = {
-    *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "silu_mul_kernel"),
-    *("embed_kernel", "norm_kernel", "join_norms_kernel", "take_kernel"),
+    *("linear_kernel", "attend_few_kernel", "attend_kernel", "rotate_write_kernel", "activate_kernel"),
+    *("embed_kernel", "norm_kernel", "add_norm_kernel", "join_norms_kernel", "take_kernel"),
 }
+LATENT_KERNELS = {"latent_queries_kernel", "latent_values_kernel"}
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
+ROUTING_KERNELS = {"choose_kernel"}
 SHAPES = {
     # hidden, inner, heads, kv_heads, head_dim, norms of heads, biases
     "llama 8b": (4096, 14336, 32, 8, 128, False, False),
@@ -32,12 +36,24 @@ SHAPES = {
 }
 
 ATTENTION = {
-    # pages, heads, rotated pairs, soft cap, sink logits
-    "gpt-oss 20b": (Pages(8, 64, 64, window=Window(128)), 64, 0, 0.0, True),
-    "gemma-2 9b": (Pages(8, 256, 256, window=Window(4096)), 16, 0, 50.0, False),
-    "deepseek v3": (Pages(1, 576, 512, values_in_keys=True), 128, 0, 0.0, False),
-    "minicpm3": (Pages(40, 96, 64), 40, 0, 0.0, False),
-    "phi-2": (Pages(32, 80, 80), 32, 16, 0.0, False),
+    # pages, heads, rotated pairs and the first rotated dimension, soft cap, sink logits
+    "gpt-oss 20b": (Pages(8, 64, 64, window=Window(128)), 64, 0, 0, 0.0, True),
+    "gemma-2 9b": (Pages(8, 256, 256, window=Window(4096)), 16, 0, 0, 50.0, False),
+    "deepseek v3": (Pages(1, 576, 512, values_in_keys=True), 128, 32, 512, 0.0, False),
+    "deepseek v3 unrotated": (Pages(1, 576, 512, values_in_keys=True), 128, 0, 0, 0.0, False),
+    "minicpm3": (Pages(40, 96, 64), 40, 0, 0, 0.0, False),
+    "phi-2": (Pages(32, 80, 80), 32, 16, 0, 0.0, False),
+    "qwen3-next": (Pages(2, 256, 256), 16, 32, 0, 0.0, False),
+    "olmo-2 7b": (Pages(32, 128, 128), 32, 64, 0, 0.0, False),
+    "olmo-2 32b": (Pages(8, 128, 128), 40, 64, 0, 0.0, False),
+}
+NORMS = {"qwen3-next": False, "olmo-2 7b": True, "olmo-2 32b": True}
+"""Whether norms of heads are over all of them. Other models of `ATTENTION` have none."""
+LATENT = {
+    # heads, elements that are not rotated and that are, sizes of the latent and of a value
+    "deepseek v3": (128, 128, 64, 512, 128),
+    "deepseek v2 lite": (16, 128, 64, 512, 128),
+    "minicpm3": (40, 64, 32, 256, 64),
 }
 EXPERTS = {
     # hidden, inner, experts, chosen, gates, biases
@@ -61,9 +77,14 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         return torch.empty(sizes, dtype=dtype, device="cuda")
 
     def linear(
-        outputs: int, inputs: int, normed: bool, swiglu: bool = False, live: torch.Tensor | None = None
+        outputs: int,
+        inputs: int,
+        normed: bool,
+        epilogue: Epilogue | None = None,
+        live: torch.Tensor | None = None,
     ) -> Callable[[], None]:
-        made = outputs // 2 if swiglu else outputs
+        epilogue = epilogue or Epilogue()
+        made = outputs // 2 if epilogue.gated else outputs
         bias, norm = (tensor(outputs) if has_bias else None), (tensor(inputs) if normed else None)
         residual = None if normed else tensor(count, made)
         return lambda: linear_triton.linear(
@@ -73,7 +94,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
             norm,
             1e-5,
             residual,
-            swiglu,
+            epilogue,
             tensor(count, made),
             live=live,
         )
@@ -95,6 +116,7 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
     tokens = tensor(count, dtype=torch.int64)
     both, x, norm = tensor(count, 2 * hidden), tensor(count, hidden), tensor(hidden)
     live = tensor(1, dtype=torch.int64)
+    gated, softcapped = Epilogue.of(SWIGLU, gated=True), Epilogue.of(scale=0.5, softcap=30.0)
     work: list[Callable[[], Any]] = [
         attend,
         lambda: attend(settled=False),
@@ -103,20 +125,26 @@ def layer(shape: str, dtype: torch.dtype, rows: int, width: int) -> list[Callabl
         lambda: attend(counted=False, ragged=True),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x),
         lambda: rows_triton.norm(x, norm, 1e-5, x),
+        lambda: rows_triton.norm(x, tensor(hidden, dtype=torch.float32), 1e-5, x),
+        lambda: rows_triton.add_norm(x, x, norm, 1e-5, x),
+        lambda: rows_triton.add_norm(x, x, norm, 1e-5, x, live),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden)),
-        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner)),
+        lambda: linear_triton.activate(tensor(count, 2 * inner), None, gated, tensor(count, inner)),
+        lambda: linear_triton.activate(
+            tensor(count, inner), tensor(count, inner), softcapped, tensor(count, inner)
+        ),
         lambda: rows_triton.embed(tensor(999, hidden), tokens, x, live),
         lambda: rows_triton.norm(x, norm, 1e-5, x, live),
         lambda: rows_triton.join_norms(tensor(999, hidden), tokens, norm, 1e-5, x, norm, 1e-5, both, live),
         lambda: rows_triton.take_rows(x.view(rows, width, -1), tokens[:rows], tensor(rows, hidden), live),
-        lambda: linear_triton.silu_mul(tensor(count, 2 * inner), tensor(count, inner), live),
+        lambda: linear_triton.activate(tensor(count, 2 * inner), None, gated, tensor(count, inner), live),
     ]
     if count <= 16:
         work += [
             linear((heads + 2 * kv_heads) * dim, hidden, True),
             linear(hidden, heads * dim, False),
-            linear(2 * inner, hidden, True, swiglu=True),
+            linear(2 * inner, hidden, True, gated),
             linear(hidden, inner, False),
             linear(hidden, inner, False, live=live),
         ]
@@ -163,7 +191,49 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
             )
         if launch.name in ("linear_kernel", "attend_few_kernel"):
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
-        if capability >= 90 and launch.name != "silu_mul_kernel":
+        if capability >= 90 and launch.name != "activate_kernel":
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "dtype", "capability"),
+    [
+        (4096, 14336, torch.bfloat16, 90),
+        (3840, 15360, torch.bfloat16, 100),
+        (2304, 9216, torch.float16, 80),
+        (320, 584, torch.float32, 90),
+    ],
+)
+def test_products_with_other_inputs_and_outputs_compile(
+    hidden: int, inner: int, dtype: torch.dtype, capability: int
+) -> None:
+    """The input is a sum with the norm of other rows; sums are activated, scaled and capped."""
+    from weft.ops import linear_triton
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        x, norm, live = tensor(8, hidden), tensor(hidden, dtype=torch.float32), tensor(1, dtype=torch.int64)
+        added = (tensor(8, hidden), norm, 1e-6, tensor(8, hidden))
+        for epilogue in (
+            Epilogue.of(Activation(Function.GELU_TANH), gated=True),
+            Epilogue.of(Activation(Function.RELU_SQUARED), scale=0.5),
+            Epilogue.of(softcap=30.0),
+        ):
+            out = tensor(8, inner)
+            weight = tensor(2 * inner if epilogue.gated else inner, hidden)
+            linear_triton.linear(x, weight, None, norm, 1e-6, None, epilogue, out)
+            linear_triton.linear(x, weight, None, norm, 1e-6, None, epilogue, out, None, live, *added)
+        linear_triton.linear(x, weight, None, None, 0.0, None, Epilogue(), out, None, None, *added)
+    assert len(found) == 7
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"it takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, f"{code.registers} registers, {code.spills} spills"
+        assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
             check_chain(launch, code)
 
 
@@ -175,6 +245,12 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
         ("deepseek v3", torch.bfloat16, 90),
         ("deepseek v3", torch.bfloat16, 100),
         ("deepseek v3", torch.bfloat16, 80),
+        ("deepseek v3 unrotated", torch.bfloat16, 90),
+        ("qwen3-next", torch.bfloat16, 90),
+        ("qwen3-next", torch.float16, 80),
+        ("olmo-2 7b", torch.bfloat16, 90),
+        ("olmo-2 7b", torch.bfloat16, 80),
+        ("olmo-2 32b", torch.bfloat16, 100),
         ("minicpm3", torch.bfloat16, 90),
         ("phi-2", torch.float16, 80),
         ("gpt-oss 20b", torch.float32, 100),
@@ -183,7 +259,7 @@ def test_kernels_compile(shape: str, dtype: torch.dtype, capability: int) -> Non
 def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capability: int) -> None:
     from weft.ops import attention_triton
 
-    pages, num_heads, num_pairs, softcap, has_sinks = ATTENTION[name]
+    pages, num_heads, num_pairs, first_rotated, softcap, has_sinks = ATTENTION[name]
 
     def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device="cuda")
@@ -194,12 +270,23 @@ def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capabi
         for rows, width in ((2, 4), (2, 100)):
             rotary = tensor(4096, num_pairs, 2, dtype=torch.float32) if num_pairs else None
             logits = tensor(num_heads, dtype=torch.float32) if has_sinks else None
+            is_joint, norms, gate = NORMS.get(name, False), [None, None], None
+            if name in NORMS:
+                counts = (num_heads, pages.num_heads) if is_joint else (1, 1)
+                norms = [tensor(count * pages.key_size, dtype=torch.float32) for count in counts]
+            if name == "qwen3-next":
+                gate = tensor(rows * width, 2 * num_heads * pages.value_size)[
+                    :, : num_heads * pages.value_size
+                ]
             attention_triton.attend(
                 tensor(rows * width, wide), keys, values, tensor(rows, 512, dtype=torch.int32),
-                tensor(rows, dtype=torch.int64), None, None, width, 0, True, 0, 0, rotary, None, None, 0.0, num_heads,
+                tensor(rows, dtype=torch.int64), None, None, width, 0, True, 0, 0, rotary, *norms, 1e-6, num_heads,
                 0.1, softcap, logits, window.size, window.sinks, tensor(rows * width, num_heads * pages.value_size),
+                first_rotated, gate,
             )  # fmt: skip
-    assert [launch.name for launch in found] == ["attend_few_kernel", "rotate_write_kernel", "attend_kernel"]
+    before = ["squares_kernel"] if NORMS.get(name, False) else []
+    kernels = ["attend_few_kernel", *before, "rotate_write_kernel", "attend_kernel"]
+    assert [launch.name for launch in found] == kernels
     for launch in found:
         code = launch.compile(capability)
         assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
@@ -253,12 +340,12 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
         return tensor(experts, size, dtype=torch.float32) if has_bias else None
 
     with launches((capability // 10, capability % 10)) as found:
-        for live in (None, tensor(1, dtype=torch.int64)):
+        for live, residual in ((None, None), (tensor(1, dtype=torch.int64), tensor(rows, hidden))):
             experts_triton.experts(
                 tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64),
                 tensor(rows, chosen, dtype=torch.float32), tensor(experts, outputs, hidden),
                 tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
-                tensor(rows, hidden), live,
+                tensor(rows, hidden), live, residual,
             )  # fmt: skip
     assert {launch.name for launch in found} == EXPERTS_KERNELS
     for launch in found:
@@ -274,10 +361,83 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
             check_chain(launch, code)
 
 
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("name", CHOICES)
+def test_routers_compile(name: str, capability: int) -> None:
+    from weft.ops import routing_triton
+
+    experts, choice, has_bias = CHOICES[name]
+
+    def tensor(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        for hidden, norm, live in ((7168, tensor(7168), tensor(1, dtype=torch.int64)), (2048, None, None)):
+            chosen = choice.top_k + choice.num_shared
+            routing_triton.choose(
+                tensor(8, experts + choice.shared_gate), tensor(experts, dtype=torch.float32) if has_bias else None,
+                experts, choice.top_k, int(choice.scores), choice.renormalize, choice.scale, choice.num_groups,
+                choice.num_top_groups, choice.group_top, choice.num_shared, choice.shared_gate, tensor(8, hidden), norm,
+                1e-6, tensor(8, chosen, dtype=torch.int64), tensor(8, chosen, dtype=torch.float32),
+                None if norm is None else tensor(8, hidden), live,
+            )  # fmt: skip
+    assert {launch.name for launch in found} == ROUTING_KERNELS
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        assert code.stack == code.spills == 0, (
+            f"{launch.name}: {code.registers} registers, {code.spills} spills"
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 16, 2048])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "capability"),
+    [
+        ("deepseek v3", torch.bfloat16, 90),
+        ("deepseek v3", torch.bfloat16, 80),
+        ("deepseek v2 lite", torch.float16, 100),
+        ("minicpm3", torch.bfloat16, 90),
+        ("deepseek v2 lite", torch.float32, 80),
+    ],
+)
+def test_latent_products_compile(shape: str, dtype: torch.dtype, capability: int, rows: int) -> None:
+    from weft.ops import latent_triton
+
+    heads, size, rotated, latent, value = LATENT[shape]
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        for live in (None, tensor(1, dtype=torch.int64)):
+            latent_triton.queries(
+                tensor(rows, heads * (size + rotated)), tensor(rows, 1536 + latent + rotated)[:, 1536:],
+                tensor(heads, size, latent), tensor(latent), 1e-6, rotated,
+                tensor(rows, (heads + 1) * (latent + rotated)), live,
+            )  # fmt: skip
+            latent_triton.values(
+                tensor(rows, heads * latent), tensor(heads, value, latent), tensor(rows, heads * value), live
+            )
+    assert {launch.name for launch in found} == LATENT_KERNELS
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        inputs = latent if launch.name == "latent_values_kernel" else size
+        if inputs > launch.arguments["BK"]:  # in several steps
+            assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
 def is_varied(launch: Launch) -> bool:
     """Whether it is attention, or the product before or after the activation."""
     of = launch.arguments
-    is_product = launch.name == "linear_kernel" and (of["SWIGLU"] or of["K"] == SHAPES["llama 8b"][1])
+    is_product = launch.name == "linear_kernel" and (of["GATED"] or of["K"] == SHAPES["llama 8b"][1])
     return launch.name == "attend_few_kernel" or bool(is_product)
 
 
@@ -355,8 +515,15 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 
 
 def test_kernels_cover_the_modules() -> None:
-    from weft.ops import attention_triton, experts_triton, linear_triton, rows_triton
+    from weft.ops import (
+        attention_triton,
+        experts_triton,
+        latent_triton,
+        linear_triton,
+        routing_triton,
+        rows_triton,
+    )
 
-    modules = (attention_triton, experts_triton, linear_triton, rows_triton)
+    modules = (attention_triton, experts_triton, latent_triton, linear_triton, routing_triton, rows_triton)
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
-    assert kernels == KERNELS | EXPERTS_KERNELS
+    assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | ROUTING_KERNELS | {"squares_kernel"}

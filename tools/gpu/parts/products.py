@@ -16,6 +16,7 @@ from answers import ON_GPU, Answers, answers, left
 from torch import Tensor
 
 from weft.ops import linear_triton
+from weft.ops.activation import SWIGLU, Epilogue
 from weft.ops.variants import NAMED, using
 
 
@@ -26,7 +27,7 @@ class Product:
     outputs: int
     inputs: int
     normed: bool = False
-    swiglu: bool = False
+    gated: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -37,7 +38,7 @@ HIDDEN, INNER, VOCAB = 4096, 14336, 128256
 LAYER = {
     "qkv": Product(6144, HIDDEN, normed=True),
     "o": Product(HIDDEN, HIDDEN),
-    "gate_up": Product(2 * INNER, HIDDEN, normed=True, swiglu=True),
+    "gate_up": Product(2 * INNER, HIDDEN, normed=True, gated=True),
     "down": Product(HIDDEN, INNER),
 }
 HEAD = Product(VOCAB, HIDDEN, normed=True)
@@ -75,7 +76,8 @@ class Buffers:
 
 def product(name: str, x: Tensor, weight: Tensor, norm: Tensor, out: Tensor, residual: Tensor | None) -> None:
     of = PRODUCTS[name]
-    linear_triton.linear(x, weight, None, norm if of.normed else None, 1e-5, residual, of.swiglu, out)
+    epilogue = Epilogue.of(SWIGLU, gated=True) if of.gated else Epilogue()
+    linear_triton.linear(x, weight, None, norm if of.normed else None, 1e-5, residual, epilogue, out)
 
 
 def layer(buffers: Buffers, weights: dict[str, Tensor]) -> None:
@@ -156,9 +158,7 @@ class Measuring:
         for name, of in PRODUCTS.items():
             weights = self.heads if name == "head" else [each[name] for each in self.layers]
             x = buffers.input(name)
-            out = torch.empty(
-                rows, of.outputs // 2 if of.swiglu else of.outputs, dtype=x.dtype, device="cuda"
-            )
+            out = torch.empty(rows, of.outputs // 2 if of.gated else of.outputs, dtype=x.dtype, device="cuda")
             plain, whole = x.contiguous(), torch.empty(rows, of.outputs, dtype=x.dtype, device="cuda")
 
             def ours(name: str = name, x: Tensor = x, out: Tensor = out, weights: Any = weights) -> None:
@@ -202,7 +202,7 @@ def error_of(of: Product, x: Tensor, weight: Tensor, out: Tensor) -> float:
     if of.normed:
         wide = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-5)
     expected = wide @ weight.double().t()
-    if of.swiglu:
+    if of.gated:
         gate, up = expected.chunk(2, -1)
         expected = torch.nn.functional.silu(gate) * up
     return float((out.double() - expected).norm() / expected.norm())

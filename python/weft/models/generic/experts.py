@@ -17,7 +17,8 @@ from transformers.integrations.moe import ExpertsInterface
 
 from weft.errors import ModelError
 from weft.models.generic.calls import NAME, current, live_of
-from weft.ops.experts import Activation, Experts, Function
+from weft.ops.activation import Activation, Function
+from weft.ops.experts import Experts
 
 FORM = ("has_gate", "has_bias", "has_post_expert_norm", "is_transposed")
 """Attributes that transformers sets on experts modules that call the registered function."""

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from weft.models.generic.calls import live_of
 from weft.models.generic.experts import is_experts, pack_experts
+from weft.ops.activation import SWIGLU
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import finish_packing
 from weft.ops.rows import embed
@@ -232,7 +233,7 @@ def _is_close(result: Tensor, expected: Tensor, tolerance: float) -> bool:
 def _pack_mlp(module: Any, dtype: torch.dtype) -> None:
     halves = module.gate_proj, module.up_proj
     biases = None if halves[0].bias is None else [half.bias.data.to(dtype) for half in halves]
-    module.gate_up = Linear([half.weight.data for half in halves], biases, swiglu=True)
+    module.gate_up = Linear([half.weight.data for half in halves], biases, activation=SWIGLU, gated=True)
     del module.gate_proj, module.up_proj
     _become(module, PackedMLP)
 

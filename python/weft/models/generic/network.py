@@ -20,7 +20,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from weft.errors import ModelError
 from weft.models.base import WeightSource
-from weft.models.config import Fields, ModelConfig, parse_dtype
+from weft.models.config import ModelConfig, parse_dtype
+from weft.models.fields import Fields
 from weft.models.generic.calls import NAME, PLANNING, Calls, Visible
 from weft.models.generic.experts import take_calls
 from weft.models.generic.mixers import replace_functions

@@ -16,6 +16,7 @@ from weft.models.gguf.fields import ARCHITECTURE
 from weft.models.gguf.names import Entry, entries
 from weft.models.gguf.rotation import side_by_side
 from weft.models.gguf.tokenizer import add_tokenizer
+from weft.models.rope import Rope
 from weft.models.weights import Checkpoint, read_config
 
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
@@ -62,7 +63,12 @@ def _config(directory: Path) -> ModelConfig:
     named = read_json(directory / "config.json").get("architectures")
     _, config = read_config(directory)
     biased = config.attention_bias or config.output_bias or config.mlp_bias
-    if named != ["LlamaForCausalLM"] or biased or config.rope.scaling != "none" or config.num_mtp_modules:
+    if (
+        named != ["LlamaForCausalLM"]
+        or biased
+        or config.rope != Rope(config.rope.theta)
+        or config.num_mtp_modules
+    ):
         raise ModelError(
             f"{directory}: only a LlamaForCausalLM without biases, scaled rotary embedding and multi-token-prediction "
             "layers can be converted"

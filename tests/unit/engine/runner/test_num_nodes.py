@@ -88,5 +88,5 @@ def test_a_large_batch_takes_torchs_products() -> None:
     model, _ = count_nodes(SHAPE, 0, GuidedLogits.NONE, batch=32)
     assert model.kernels["linear_kernel"] == 0
     assert model.kernels["torch mm"] + model.kernels["torch addmm"] == 4 * SHAPE.layers + 1
-    assert model.kernels["silu_mul_kernel"] == SHAPE.layers
+    assert model.kernels["activate_kernel"] == SHAPE.layers
     assert model.kernels["attend_few_kernel"] == SHAPE.layers

@@ -1,0 +1,171 @@
+"""Multi-head latent attention in its absorbed form: the products of each head before and after `weft.ops.attention`.
+
+Letters: N tokens, H heads, Q size of a compressed query, D and P elements of a head that are not rotated and that are,
+R size of the latent, V size of a head's result.
+
+    keys:     [k_up[h] @ latent | rotated]          scores:  q · key = (k_up[h].T @ q[:D]) · latent + q[D:] · rotated
+    values:   v_up[h] @ latent                      result:  v_up[h] @ (sum of weights times latents)
+
+So all heads share one key [latent | rotated] of R + P elements, whose first R elements are the value, too. That key is
+all that is stored. On the CPU, activations are float32 and weights keep their dtype, as in `weft.ops.linear`. A row's
+result depends on that row alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from weft import _core
+from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.linear import Linear, Norm
+from weft.ops.packing import pack_each
+
+
+class LatentQueries:
+    """The queries and the key of each token, for `attend` with `Heads.first_rotated` R and values in keys.
+
+    q_up: [H * (D + P), Q], whole or in parts, one below the other; None if queries are not compressed.
+    k_up: [H, D, R], any view.
+    q_norm, kv_norm: norms of the compressed query [Q] and of the latent [R]; `q_norm` may be None.
+    num_rotated: P.
+    tiled: as in `Linear`.
+    """
+
+    def __init__(
+        self,
+        q_up: Tensor | Sequence[Tensor] | None,
+        k_up: Tensor,
+        q_norm: Norm | None,
+        kv_norm: Norm,
+        num_rotated: int,
+        *,
+        tiled: bool | None = None,
+    ) -> None:
+        self.num_heads, size, self.latent_size = k_up.shape
+        self.num_rotated, self.q_norm, self.kv_norm = num_rotated, q_norm, kv_norm
+        self.query_size = self.num_heads * (size + num_rotated)
+        self.q_up = None if q_up is None else Linear(q_up, tiled=tiled)
+        require(
+            self.q_up is None or self.q_up.num_outputs == self.query_size,
+            f"{self.num_heads} heads of {size} + {num_rotated} elements need as many outputs of q_up",
+        )
+        require(self.q_up is not None or q_norm is None, "only compressed queries have a norm")
+        self.k_up = _stored(k_up.transpose(1, 2), tiled) if k_up.is_cpu else k_up.contiguous()
+
+    def __call__(self, x: Tensor, live: Tensor | None = None) -> Tensor:
+        """Queries and key [N, (H + 1) * (R + P)] for `x` [N, Q + R + P]: compressed query, latent, rotated part of the
+        key. If queries are not compressed, x has H * (D + P) elements instead of the first Q. The parts that `attend`
+        rotates are not rotated yet. Rows of `x` may lie apart. live: int64 [1], the number of live rows."""
+        key_size = self.latent_size + self.num_rotated
+        queries, latent = x[:, : x.shape[1] - key_size], x[:, x.shape[1] - key_size :]
+        if self.q_up is not None:
+            queries = self.q_up(queries, self.q_norm, live=live)
+        require(
+            queries.shape[1] == self.query_size,
+            f"queries have {self.query_size} elements, not {queries.shape[1]}",
+        )
+        out = x.new_empty(x.shape[0], (self.num_heads + 1) * key_size)
+        _LATENT_QUERIES(
+            queries, latent, self.k_up, self.kv_norm.weight, self.kv_norm.eps, self.num_rotated, out, live
+        )
+        return out
+
+
+class LatentValues:
+    """The results of heads from attention to latents. v_up: [H, V, R], any view. tiled: as in `Linear`."""
+
+    def __init__(self, v_up: Tensor, *, tiled: bool | None = None) -> None:
+        self.num_heads, self.value_size, self.latent_size = v_up.shape
+        self.v_up = _stored(v_up, tiled) if v_up.is_cpu else v_up.contiguous()
+
+    def __call__(self, attended: Tensor, live: Tensor | None = None) -> Tensor:
+        """The results [N, H * V] of `attended` [N, H * R], whose rows may lie apart. live: int64 [1], the number of
+        live rows."""
+        inputs = self.num_heads * self.latent_size
+        require(attended.shape[1] == inputs, f"rows have {inputs} elements, not {attended.shape[1]}")
+        out = attended.new_empty(attended.shape[0], self.num_heads * self.value_size)
+        _LATENT_VALUES(attended, self.v_up, out, live)
+        return out
+
+
+def _stored(weight: Tensor, tiled: bool | None) -> Tensor:
+    """Pack the matrices [H, out, in] of heads."""
+    can_tile = weight.dtype is torch.bfloat16 and bool(_core.has_tiles())
+    require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
+    return pack_each(weight, can_tile and tiled is not False)
+
+
+def _latent_queries_cpu(
+    queries: Tensor,
+    latent: Tensor,
+    k_up: Tensor,
+    norm: Tensor,
+    eps: float,
+    num_rotated: int,
+    out: Tensor,
+    live: Tensor | None = None,
+) -> None:
+    _check(queries, latent, torch.float32)
+    num_heads = k_up.shape[0]
+    kernel = _core.latent_queries_cpu(
+        queries.data_ptr(), latent.data_ptr(), k_up.data_ptr(), norm.data_ptr(), DTYPE_CODES[k_up.dtype],
+        k_up.dim() > 4, out.data_ptr(), queries.shape[0], num_heads, queries.shape[1] // num_heads - num_rotated,
+        latent.shape[1] - num_rotated, num_rotated, queries.stride(0), latent.stride(0), out.stride(0), eps,
+        torch.get_num_threads(), address(live),
+    )  # fmt: skip
+    run_kernel("latent_queries", kernel)
+
+
+def _latent_values_cpu(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+    _check(attended, None, torch.float32)
+    num_heads = v_up.shape[0]
+    kernel = _core.multiply_heads_cpu(
+        attended.data_ptr(), v_up.data_ptr(), DTYPE_CODES[v_up.dtype], v_up.dim() > 4, out.data_ptr(),
+        attended.shape[0], num_heads, attended.shape[1] // num_heads, out.shape[1] // num_heads, attended.stride(0),
+        out.stride(0), torch.get_num_threads(), address(live),
+    )  # fmt: skip
+    run_kernel("latent_values", kernel)
+
+
+def _check(x: Tensor, latent: Tensor | None, dtype: torch.dtype) -> None:
+    for rows in (x, latent):
+        if rows is not None:
+            require(rows.dtype is dtype, f"activations are {dtype}, not {rows.dtype}")
+            require(rows.stride(1) == 1, "the last dimension must be contiguous")
+
+
+def _latent_queries_cuda(
+    queries: Tensor,
+    latent: Tensor,
+    k_up: Tensor,
+    norm: Tensor,
+    eps: float,
+    num_rotated: int,
+    out: Tensor,
+    live: Tensor | None = None,
+) -> None:
+    _check(queries, latent, k_up.dtype)
+    with device_of(queries):
+        triton_kernels("latent_triton").queries(queries, latent, k_up, norm, eps, num_rotated, out, live)
+
+
+def _latent_values_cuda(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+    _check(attended, None, v_up.dtype)
+    with device_of(attended):
+        triton_kernels("latent_triton").values(attended, v_up, out, live)
+
+
+_LATENT_QUERIES = register(
+    "latent_queries(Tensor queries, Tensor latent, Tensor k_up, Tensor norm, float eps, int num_rotated,"
+    " Tensor(a!) out, Tensor? live=None) -> ()",
+    cpu=_latent_queries_cpu,
+    cuda=_latent_queries_cuda,
+)
+_LATENT_VALUES = register(
+    "latent_values(Tensor attended, Tensor v_up, Tensor(a!) out, Tensor? live=None) -> ()",
+    cpu=_latent_values_cpu,
+    cuda=_latent_values_cuda,
+)

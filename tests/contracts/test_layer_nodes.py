@@ -1,0 +1,124 @@
+"""The launches of a decoder layer in a decoding iteration on CUDA, counted on fake tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from support.families import FAMILIES, HYBRIDS, save
+from support.launch_check import cuda_device_guard
+from weft.models.base import PagedKV
+from weft.models.decoder import Decoder
+from weft.models.layers import Attention, DecoderLayer
+from weft.models.mixture import Mixture
+from weft.models.states import States
+from weft.models.weights import read_config, with_dtype
+from weft.ops.attention import Rows
+from weft.registry import MODELS, load
+
+FREE = (
+    "empty",
+    "view",
+    "reshape",
+    "slice",
+    "select",
+    "split",
+    "expand",
+    "permute",
+    "transpose",
+    "alias",
+    "detach",
+)
+"""The beginnings of names of torch's operations that launch no kernel."""
+
+MAXIMA = {"dense": 5, "mixture": 8, "other mixer": 7}
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations that launch kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition("::")[2].lstrip("_")
+        if (
+            not name.startswith(FREE)
+            and "as_strided" not in name
+            and not name.startswith(("unsqueeze", "squeeze"))
+        ):
+            self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def own_families() -> list[str]:
+    """The families of the table that weft's modules run."""
+    names = []
+    for family in {**FAMILIES, **HYBRIDS}:
+        import transformers
+
+        config = transformers.AutoConfig.for_model(family.split(" ")[0])
+        cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config))
+        cls = cls[0] if isinstance(cls, tuple) else cls
+        if cls is not None and cls.__name__ in MODELS:
+            names.append(family)
+    return names
+
+
+@pytest.mark.parametrize("family", own_families())
+def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
+    save(family, {**FAMILIES, **HYBRIDS}[family], tmp_path)
+    config = with_dtype(read_config(tmp_path)[1], "bfloat16", torch.device("cuda"))
+    assert not config.why_generic, config.why_generic
+    counts: list[tuple[DecoderLayer, list[str]]] = []
+    add_to = DecoderLayer.add_to_
+
+    def counted(layer: DecoderLayer, *args: Any) -> None:
+        with Counter() as counter:
+            add_to(layer, *args)
+        counts.append((layer, counter.names))
+
+    class FakeWeights:
+        directory = tmp_path
+        device = torch.device("cuda")
+
+        def take(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=config.dtype, device="cuda")
+
+        take_matrix = take
+
+        def __contains__(self, name: str) -> bool:
+            return True
+
+    with (
+        cuda_device_guard(),
+        FakeTensorMode(),
+        torch.inference_mode(),
+        patch.object(DecoderLayer, "add_to_", counted),
+    ):
+        model: Decoder = load("models", config.architecture)(config, FakeWeights())
+        kv = PagedKV.for_model(model, 9, 4)
+        states = None
+        if config.has_states:
+            kv.states = States(config.layer_memories, 2, 0, 3, False, model.device)
+            states = kv.states.rows(torch.zeros(2, dtype=torch.int64, device="cuda"), 2)
+        rows = Rows(
+            torch.zeros(2, 4, dtype=torch.int32, device="cuda"),
+            torch.zeros(2, dtype=torch.int64, device="cuda"),
+            4,
+            states=states,
+        )
+        model.forward(torch.zeros(2, 4, dtype=torch.int64, device="cuda"), kv, rows)
+    assert len(counts) == config.num_layers
+    for layer, names in counts:
+        kind = "dense" if isinstance(layer.mixer, Attention) else "other mixer"
+        kind = "mixture" if isinstance(layer.mlp, Mixture) else kind
+        assert len(names) <= MAXIMA[kind], f"a {kind} layer launches {names}"
