@@ -51,6 +51,7 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
+    "Qwen3NextForCausalLM": "weft.models.qwen3_next:Qwen3Next",
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
     "GraniteForCausalLM": "weft.models.granite:Granite",
     "Phi3ForCausalLM": "weft.models.phi3:Phi3",

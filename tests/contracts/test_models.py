@@ -66,6 +66,7 @@ REQUIRED = (
 )
 """Keys that each config.json has."""
 
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 LATENT = {"num_key_value_heads": 4, "head_dim": 4}
 """The heads of latent attention; `head_dim` is that of `qk_rope_head_dim`."""
 
@@ -76,6 +77,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Glm4MoeLiteForCausalLM": LATENT,
     "MiniCPM3ForCausalLM": LATENT,
     "YoutuForCausalLM": LATENT,
+    "Qwen3NextForCausalLM": HYBRID,
 }
 """Other values for architectures whose configs refuse those of `SIZES`, and for parts of them."""
 

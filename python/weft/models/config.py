@@ -19,6 +19,8 @@ from weft.ops.routing import Choice
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 MTP_KEY = "num_nextn_predict_layers"
+MTP_KEYS = (MTP_KEY, "mtp_num_hidden_layers")
+"""The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
 
 QWENS_FULL_LAYERS = 28
 """The default of `max_window_layers` in Qwen models."""
@@ -261,7 +263,7 @@ def parse_decoder(
         "mlp_bias": fields.flag("mlp_bias"),
         "activation": parse_activation(fields),
         "windows": windows if any(windows) else (),
-        "num_mtp_modules": fields.integer(MTP_KEY) if data.get(MTP_KEY) else 0,
+        "num_mtp_modules": next((fields.integer(key) for key in MTP_KEYS if data.get(key)), 0),
         "dtype": parse_dtype(fields),
         **traits,
     }
