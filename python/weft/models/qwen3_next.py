@@ -103,9 +103,7 @@ def _parse_memories(fields: Fields, config: ModelConfig) -> tuple[LayerMemory, .
         )
     heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
     if heads % key_heads:
-        raise fields.error(
-            "linear_num_key_heads", f"is {key_heads}; it must divide the {heads} value heads"
-        )
+        raise fields.error("linear_num_key_heads", f"is {key_heads}; it must divide the {heads} value heads")
     delta = delta_memory(
         heads,
         key_heads,
