@@ -21,7 +21,7 @@ class DeepseekV2(LatentDecoder):
         fields.must_be("scoring_func", "softmax")
         fields.must_be("norm_topk_prob", False)
         fields.must_be("mlp_bias", False)
-        choice = {}
+        choice: dict[str, Any] = {}
         if data.get("topk_method") == "group_limited_greedy":
             groups = fields.integer("n_group")
             choice = {"num_groups": groups, "num_top_groups": fields.integer("topk_group")}
