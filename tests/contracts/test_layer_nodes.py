@@ -8,11 +8,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from support.engine.fake_weights import FakeWeights
 from support.families import CLASS, FAMILIES, HYBRIDS, OWN, save
 from support.launch_check import cuda_device_guard
 from weft.models.base import PagedKV
@@ -67,25 +67,13 @@ def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
             add_to(layer, *args)
         counts.append((layer, counter.names))
 
-    class FakeWeights:
-        directory = tmp_path
-        device = torch.device("cuda")
-
-        def take(self, name: str, *shape: int) -> Tensor:
-            return torch.empty(*shape, dtype=config.dtype, device="cuda")
-
-        take_matrix = take
-
-        def __contains__(self, name: str) -> bool:
-            return True
-
     with (
         cuda_device_guard(),
         FakeTensorMode(),
         torch.inference_mode(),
         patch.object(DecoderLayer, "add_to_", counted),
     ):
-        model: Decoder = load("models", config.architecture)(config, FakeWeights())
+        model: Decoder = load("models", config.architecture)(config, FakeWeights(tmp_path, config.dtype))
         kv = PagedKV.for_model(model, 9, 4)
         states = None
         if config.has_states:

@@ -11,9 +11,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.engine.fake_weights import FakeWeights
 from support.engine.windowed import mask_layers
 from support.families import VISION
 from support.launch_check import check_launched, cuda_device_guard
@@ -71,6 +71,10 @@ HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 CHANGES: dict[str, dict[str, Any]] = {
     "Gemma3ForConditionalGeneration": {"vision_config": VISION},
     "Qwen3NextForCausalLM": HYBRID,
+    "Qwen3_5ForCausalLM": HYBRID,
+    "Qwen3_5ForConditionalGeneration": {"text_config": HYBRID, "vision_config": VISION},
+    "Qwen3_5MoeForCausalLM": HYBRID,
+    "Qwen3_5MoeForConditionalGeneration": {"text_config": HYBRID, "vision_config": VISION},
 }
 """Other values for architectures whose configs refuse those of `SIZES`, and for parts of them."""
 
@@ -107,10 +111,10 @@ def save(architecture: str, directory: Path) -> Any:
 def sizes_of(default: Any, changes: dict[str, Any]) -> dict[str, Any]:
     """The values of `SIZES` for a config, and of its text model, with changes."""
     known = {*default.to_dict(), *default.attribute_map}
-    sizes = {key: value for key, value in SIZES.items() if key in known}
+    sizes = {key: value for key, value in SIZES.items() if key in known} | changes
     if "text_config" in known:
-        sizes["text_config"] = sizes_of(default.text_config, {})
-    return {**sizes, **changes}
+        sizes["text_config"] = sizes_of(default.text_config, changes.get("text_config", {}))
+    return sizes
 
 
 def states_of(kv: PagedKV) -> StateRows | None:
@@ -219,15 +223,8 @@ def test_forward_keeps_the_rule_of_launched_functions(architecture: str, dtype: 
 def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_path: Path) -> None:
     save(architecture, tmp_path)
     config = with_dtype(read_config(tmp_path)[1], "auto", torch.device("cuda"))
-
-    class FakeWeights:
-        def take(self, name: str, *shape: int) -> Tensor:
-            return torch.empty(*shape, dtype=config.dtype, device="cuda")
-
-        take_matrix = take
-
     with cuda_device_guard(), FakeTensorMode(), torch.inference_mode():
-        model: Model = load("models", architecture)(config, FakeWeights())
+        model: Model = load("models", architecture)(config, FakeWeights(tmp_path, config.dtype))
         kv = PagedKV.for_model(model, 9, 4, num_slots=2)
         page_table = torch.zeros(2, 4, dtype=torch.int32, device="cuda")
         base = torch.zeros(2, dtype=torch.int64, device="cuda")

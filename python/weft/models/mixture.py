@@ -18,6 +18,12 @@ from weft.ops.linear import Linear, Norm
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
 
+FUSED = ("experts.gate_up_proj", "experts.down_proj")
+"""Names in a mixture: of one tensor with the gates and ups of all experts, and of one with their downs."""
+
+Read = Callable[[int], Tensor]
+"""Reads the matrix of an expert."""
+
 
 class Mixture:
     """A mixture of experts.
@@ -47,41 +53,28 @@ class Mixture:
 
 
 def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Mixture:
-    """Load a mixture with a matrix for each projection of each expert. `prefix` is that of the layer."""
+    """Load a mixture. The checkpoint has a matrix for each projection of each expert, or one tensor for those of all
+    experts (`FUSED`). `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
-    hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
+    hidden, count = config.hidden_size, mixture.num_experts
     router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, hidden)]
     if mixture.shared_gate:
         router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, hidden))
     bias = weights.take(f"{prefix}{mixture.choice_bias}", count).float() if mixture.choice_bias else None
-    gate, up, down = mixture.projections
     shared = _shared(config, mixture, weights, prefix)
-
-    def matrices(name: str, shape: tuple[int, int], extra: Sequence[Tensor]) -> Matrices:
-        def read(expert: int) -> Tensor:
-            if expert >= count:
-                return extra[expert - count]
-            return weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape)
-
-        return Matrices(count + len(extra), read)
-
-    experts = Experts(
-        matrices(gate, (inner, hidden), shared[0]),
-        matrices(up, (inner, hidden), shared[1]),
-        matrices(down, (hidden, inner), shared[2]),
-        config.activation,
-    )
-    return Mixture(mixture, Linear(router), experts, bias)
+    readers = (_fused if f"{prefix}{FUSED[0]}" in weights else _apart)(config, mixture, weights, prefix)
+    gate, up, down = (Matrices(count, *parts) for parts in zip(readers, shared, strict=True))
+    return Mixture(mixture, Linear(router), Experts(gate, up, down, config.activation), bias)
 
 
 class Matrices(Sequence[Tensor]):
-    """Matrices that are read one after another, each when it is needed."""
+    """Matrices that are read one after another, each when it is needed: `count` by `read`, then those of `more`."""
 
-    def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
-        self.size, self.read = count, read
+    def __init__(self, count: int, read: Read, more: Sequence[Tensor] = ()) -> None:
+        self.num_read, self.read, self.more = count, read, more
 
     def __len__(self) -> int:
-        return self.size
+        return self.num_read + len(self.more)
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
@@ -89,10 +82,29 @@ class Matrices(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(index, slice):
-            return [self.read(i) for i in range(*index.indices(self.size))]
-        if not 0 <= index < self.size:
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not 0 <= index < len(self):
             raise IndexError(index)
-        return self.read(index)
+        return self.read(index) if index < self.num_read else self.more[index - self.num_read]
+
+
+def _apart(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> list[Read]:
+    """Readers of the experts' gates, ups and downs, for a tensor for each matrix."""
+    hidden, inner = config.hidden_size, mixture.intermediate_size
+
+    def reader(name: str, shape: tuple[int, int]) -> Read:
+        return lambda expert: weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape)
+
+    shapes = (inner, hidden), (inner, hidden), (hidden, inner)
+    return [reader(name, shape) for name, shape in zip(mixture.projections, shapes, strict=True)]
+
+
+def _fused(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> list[Read]:
+    """Readers of the experts' gates, ups and downs, for tensors of all experts."""
+    hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
+    gate, up = weights.take_matrix(f"{prefix}{FUSED[0]}", count, 2 * inner, hidden).split(inner, 1)
+    down = weights.take_matrix(f"{prefix}{FUSED[1]}", count, hidden, inner)
+    return [gate.__getitem__, up.__getitem__, down.__getitem__]
 
 
 def _shared(
