@@ -19,6 +19,7 @@ from weft.models.base import Model
 from weft.models.config import ModelConfig
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.memory import token_bytes
+from weft.models.mtp_layout import find_layout
 from weft.models.mtp_module import MtpModules
 from weft.models.progress import size_of
 from weft.models.states import slot_bytes
@@ -164,8 +165,8 @@ def drafter_lines(facts: ModelFacts) -> list[str]:
         lines[0] = (
             f"EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
         )
-    if (path / "mtp").is_dir() or facts.config.num_mtp_modules:
-        has_own = (path / "mtp").is_dir()
+    has_own, count = (path / "mtp").is_dir(), facts.config.num_mtp_modules
+    if has_own or (count and find_layout(facts.headers, facts.config.num_layers) is not None):
         modules = MtpModules.load(path / "mtp" if has_own else path, target)
         lines[1] = f"MTP layers: {len(modules.modules)}, in {'mtp/' if has_own else 'the weights'}"
     if (path / "draft").is_dir():

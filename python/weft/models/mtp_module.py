@@ -24,7 +24,7 @@ from weft.models.decoder import Decoder, rotary_tables
 from weft.models.fields import Fields
 from weft.models.layers import DecoderLayer, LayerViews, norms
 from weft.models.memory import LayerMemory
-from weft.models.mtp_layout import APART, INSIDE, MtpLayout
+from weft.models.mtp_layout import APART, LAYOUTS, MtpLayout, find_layout
 from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import NO_WINDOW, KVLayer, Rows
@@ -199,17 +199,12 @@ def _memory(config: ModelConfig) -> LayerMemory:
 
 
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
-    """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
-    none."""
-    wanted = []
-    for layout in (APART, *INSIDE):
-        name = f"{layout.prefix(0, num_layers)}{layout.projection}.weight"
-        if name in weights:
-            return layout
-        wanted.append(repr(name))
-    raise ModelError(
-        f"{weights.directory}: no MTP module here; its first would have one of {', '.join(wanted)}"
-    )
+    """The layout of the modules. Raises `ModelError` if there are none."""
+    layout = find_layout(weights, num_layers)
+    if layout is None:
+        names = ", ".join(repr(layout.first_tensor(num_layers)) for layout in LAYOUTS)
+        raise ModelError(f"{weights.directory}: no MTP module here; its first would have one of {names}")
+    return layout
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> tuple[type[Decoder], ModelConfig]:
