@@ -60,7 +60,7 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, hidden)]
     if mixture.shared_gate:
         router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, hidden))
-    bias = weights.take(f"{prefix}{mixture.choice_bias}", count).float() if mixture.choice_bias else None
+    bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
     shared = _shared(config, mixture, weights, prefix)
     readers = (_fused if f"{prefix}{FUSED[0]}" in weights else _apart)(config, mixture, weights, prefix)
     gate, up, down = (Matrices(count, *parts) for parts in zip(readers, shared, strict=True))
