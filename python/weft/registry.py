@@ -54,6 +54,8 @@ MODELS = {
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
     "GraniteForCausalLM": "weft.models.granite:Granite",
     "Phi3ForCausalLM": "weft.models.phi3:Phi3",
+    "Olmo2ForCausalLM": "weft.models.olmo2:Olmo2",
+    "Olmo3ForCausalLM": "weft.models.olmo3:Olmo3",
 }
 
 # Ways to run an architecture that is not among MODELS.

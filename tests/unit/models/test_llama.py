@@ -97,6 +97,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "olmo2": ("Olmo2", {"attention_bias": True, "num_key_value_heads": 3}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "layer_types": MIXED,
+            "sliding_window": 24,
+            "rope_parameters": {"sliding_attention": PLAIN, "full_attention": YARN},
+        },
+    ),
 }
 
 
