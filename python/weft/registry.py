@@ -56,6 +56,10 @@ MODELS = {
     "Phi3ForCausalLM": "weft.models.phi3:Phi3",
     "Olmo2ForCausalLM": "weft.models.olmo2:Olmo2",
     "Olmo3ForCausalLM": "weft.models.olmo3:Olmo3",
+    "GemmaForCausalLM": "weft.models.gemma:Gemma",
+    "Gemma2ForCausalLM": "weft.models.gemma2:Gemma2",
+    "Gemma3ForCausalLM": "weft.models.gemma3:Gemma3",
+    "Gemma3ForConditionalGeneration": "weft.models.gemma3:Gemma3Conditional",
 }
 
 # Ways to run an architecture that is not among MODELS.

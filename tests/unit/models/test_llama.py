@@ -106,7 +106,33 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"sliding_attention": PLAIN, "full_attention": YARN},
         },
     ),
+    "gemma": ("Gemma", {"hidden_size": 36, "attention_bias": True}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 40,
+            "attn_logit_softcapping": 0.7,
+            "final_logit_softcapping": 0.5,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "layer_types": MIXED,
+            "query_pre_attn_scalar": 40,
+            "final_logit_softcapping": 0.5,
+            "rope_parameters": {
+                "sliding_attention": PLAIN,
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e3, "factor": 8.0},
+            },
+        },
+    ),
 }
+"""The hidden sizes of Gemma are squares, so that the factor of embeddings is exact in 16 bits."""
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
