@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from weft.models.base import Model, PagedKV
 from weft.models.states import States
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
+from weft.registry import MODELS
 
 SETTINGS = {**FAMILIES, **HYBRIDS}
 UNCOPIED = {"biogpt", "gpt_neox", "zamba2", "dbrx", "longcat_flash", "gemma4", "gemma4_text"}
@@ -56,6 +59,13 @@ class Step:
         hidden = self.model.forward(self.tokens, self.kv, rows, (0, 2), self.aux)
         self.model.logits(hidden.last, self.logits)
         self.base.add_(1)
+
+
+@pytest.fixture(autouse=True)
+def only_transformers() -> Iterator[None]:
+    """transformers' code runs all models, also those of weft's modules."""
+    with patch.dict(MODELS, clear=True):
+        yield
 
 
 @pytest.mark.parametrize("family", CASES)

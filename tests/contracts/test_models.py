@@ -11,9 +11,9 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.engine.fake_weights import FakeWeights
 from support.engine.windowed import mask_layers
 from support.families import VISION
 from support.launch_check import check_launched, cuda_device_guard
@@ -214,15 +214,8 @@ def test_forward_keeps_the_rule_of_launched_functions(architecture: str, dtype: 
 def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_path: Path) -> None:
     save(architecture, tmp_path)
     config = with_dtype(read_config(tmp_path)[1], "auto", torch.device("cuda"))
-
-    class FakeWeights:
-        def take(self, name: str, *shape: int) -> Tensor:
-            return torch.empty(*shape, dtype=config.dtype, device="cuda")
-
-        take_matrix = take
-
     with cuda_device_guard(), FakeTensorMode(), torch.inference_mode():
-        model: Model = load("models", architecture)(config, FakeWeights())
+        model: Model = load("models", architecture)(config, FakeWeights(tmp_path, config.dtype))
         kv = PagedKV.for_model(model, 9, 4, num_slots=2)
         page_table = torch.zeros(2, 4, dtype=torch.int32, device="cuda")
         base = torch.zeros(2, dtype=torch.int64, device="cuda")

@@ -1,6 +1,7 @@
-"""Models that transformers' code runs, on a GPU: the answers are transformers'.
+"""Families on a GPU, by weft's modules or by transformers' code: the answers are transformers'.
 
-Loading a model already compares logits of texts read in parts with those of whole texts (`models/generic/probe.py`).
+Where transformers' code runs, loading already compares logits of texts read in parts with those of whole texts
+(`models/generic/probe.py`).
 """
 
 from __future__ import annotations

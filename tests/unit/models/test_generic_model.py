@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -27,12 +28,20 @@ from weft.models.weights import load_model, model_in_memory, read_config
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear
 from weft.ops.recurrence import convolve, recur
+from weft.registry import MODELS
 
 SETTINGS = {
     **FAMILIES,
     **HYBRIDS,
     "gemma2 capped": {**FAMILIES["gemma2"], "attn_logit_softcapping": 0.05},
 }
+
+
+@pytest.fixture(autouse=True)
+def only_transformers() -> Iterator[None]:
+    """transformers' code runs all models, also those of weft's modules."""
+    with patch.dict(MODELS, clear=True):
+        yield
 
 
 @pytest.fixture(scope="session")
