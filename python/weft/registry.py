@@ -51,6 +51,7 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
+    "Qwen3NextForCausalLM": "weft.models.qwen3_next:Qwen3Next",
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
     "GraniteForCausalLM": "weft.models.granite:Granite",
     "Phi3ForCausalLM": "weft.models.phi3:Phi3",
@@ -60,6 +61,11 @@ MODELS = {
     "Gemma2ForCausalLM": "weft.models.gemma2:Gemma2",
     "Gemma3ForCausalLM": "weft.models.gemma3:Gemma3",
     "Gemma3ForConditionalGeneration": "weft.models.gemma3:Gemma3Conditional",
+    "DeepseekV2ForCausalLM": "weft.models.deepseek_v2:DeepseekV2",
+    "DeepseekV3ForCausalLM": "weft.models.deepseek_v3:DeepseekV3",
+    "Glm4MoeLiteForCausalLM": "weft.models.glm4_moe_lite:Glm4MoeLite",
+    "MiniCPM3ForCausalLM": "weft.models.minicpm3:MiniCPM3",
+    "YoutuForCausalLM": "weft.models.youtu:Youtu",
 }
 
 # Ways to run an architecture that is not among MODELS.

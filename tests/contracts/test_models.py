@@ -66,7 +66,19 @@ REQUIRED = (
 )
 """Keys that each config.json has."""
 
-CHANGES: dict[str, dict[str, Any]] = {"Gemma3ForConditionalGeneration": {"vision_config": VISION}}
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+LATENT = {"num_key_value_heads": 4, "head_dim": 4}
+"""The heads of latent attention; `head_dim` is that of `qk_rope_head_dim`."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "Gemma3ForConditionalGeneration": {"vision_config": VISION},
+    "DeepseekV2ForCausalLM": {**LATENT, "topk_method": "group_limited_greedy"},
+    "DeepseekV3ForCausalLM": LATENT,
+    "Glm4MoeLiteForCausalLM": LATENT,
+    "MiniCPM3ForCausalLM": LATENT,
+    "YoutuForCausalLM": LATENT,
+    "Qwen3NextForCausalLM": HYBRID,
+}
 """Other values for architectures whose configs refuse those of `SIZES`, and for parts of them."""
 
 # Architectures that transformers does not have, and those of the same decoder that it has.
@@ -93,6 +105,9 @@ def save(architecture: str, directory: Path) -> Any:
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in oracle.named_buffers():
+            if name.endswith("correction_bias"):  # of experts, in multiples that 16 bits have
+                buffer.copy_(torch.randint(-8, 8, buffer.shape) / 64)
     oracle.save_pretrained(directory)
     data = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**data, "architectures": [architecture]}))

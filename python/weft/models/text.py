@@ -46,6 +46,9 @@ class TextWeights:
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_matrix(self._name(name), *shape)
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return self._weights.take_float(self._name(name), *shape)
+
     def take_all(self) -> dict[str, Tensor]:
         return self._weights.take_all()
 

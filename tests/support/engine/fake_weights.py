@@ -26,6 +26,9 @@ class FakeWeights:
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape)
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return self.take(name, *shape).float()
+
     def take_all(self) -> dict[str, Tensor]:
         return {name: self.take(name, *stored.shape) for name, stored in self._stored.items()}
 
