@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
 
 from support.families import FAMILIES, HYBRIDS, save
+from support.generic import without_modules
 from support.launch_check import check_launched
 from weft.models.base import Model, PagedKV
 from weft.models.states import States
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
-from weft.registry import MODELS
 
 SETTINGS = {**FAMILIES, **HYBRIDS}
 UNCOPIED = {"biogpt", "gpt_neox", "zamba2", "dbrx", "longcat_flash", "gemma4", "gemma4_text"}
@@ -36,6 +35,13 @@ CASES = [
     pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
     for family in sorted(SETTINGS.keys() - UNCOPIED)
 ]
+
+
+@pytest.fixture(autouse=True)
+def generic() -> Iterator[None]:
+    """Let transformers' code run all families."""
+    with without_modules():
+        yield
 
 
 class Step:
@@ -59,13 +65,6 @@ class Step:
         hidden = self.model.forward(self.tokens, self.kv, rows, (0, 2), self.aux)
         self.model.logits(hidden.last, self.logits)
         self.base.add_(1)
-
-
-@pytest.fixture(autouse=True)
-def only_transformers() -> Iterator[None]:
-    """transformers' code runs all models, also those of weft's modules."""
-    with patch.dict(MODELS, clear=True):
-        yield
 
 
 @pytest.mark.parametrize("family", CASES)

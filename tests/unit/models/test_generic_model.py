@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
 from support.families import FAMILIES, HYBRIDS, save
+from support.generic import without_modules
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.generic import calls, mixers
@@ -28,7 +28,6 @@ from weft.models.weights import load_model, model_in_memory, read_config
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear
 from weft.ops.recurrence import convolve, recur
-from weft.registry import MODELS
 
 SETTINGS = {
     **FAMILIES,
@@ -38,9 +37,9 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True)
-def only_transformers() -> Iterator[None]:
-    """transformers' code runs all models, also those of weft's modules."""
-    with patch.dict(MODELS, clear=True):
+def generic() -> Iterator[None]:
+    """Let transformers' code run all families."""
+    with without_modules():
         yield
 
 
