@@ -147,9 +147,8 @@ def _parts(
         rows.shape == total.shape == x.shape, f"x, rows and total have one shape, not {list(x.shape)}, "
         f"{list(rows.shape)} and {list(total.shape)}",
     )  # fmt: skip
-    read = (x, rows) if residual is None else (x, rows, residual)
     require(
-        all(total.data_ptr() != tensor.data_ptr() for tensor in read),
+        not any(total is tensor for tensor in (x, rows, residual)),
         "the total may be neither x nor the added rows nor the residual",
     )
     return rows, added.norm.weight, added.norm.eps, total

@@ -114,6 +114,40 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "olmo2": ("Olmo2", {"attention_bias": True, "num_key_value_heads": 3}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "layer_types": MIXED,
+            "sliding_window": 24,
+            "rope_parameters": {"sliding_attention": PLAIN, "full_attention": YARN},
+        },
+    ),
+    "gemma": ("Gemma", {"hidden_size": 36, "attention_bias": True}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 40,
+            "attn_logit_softcapping": 0.7,
+            "final_logit_softcapping": 0.5,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "layer_types": MIXED,
+            "query_pre_attn_scalar": 40,
+            "final_logit_softcapping": 0.5,
+            "rope_parameters": {
+                "sliding_attention": PLAIN,
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e3, "factor": 8.0},
+            },
+        },
+    ),
     "deepseek-v3": ("DeepseekV3", {**LATENT, "rope_parameters": MSCALES, "first_k_dense_replace": 0}),
     "deepseek-v3-biased": (
         "DeepseekV3",
@@ -150,6 +184,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {**LATENT, "attention_bias": True, "mlp_bias": True, "rope_parameters": MSCALES},
     ),
 }
+"""The hidden sizes of Gemma are squares, so that the factor of embeddings is exact in 16 bits."""
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
