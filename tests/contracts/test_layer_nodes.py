@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from support.families import FAMILIES, HYBRIDS, save
+from support.families import CLASS, FAMILIES, HYBRIDS, OWN, save
 from support.launch_check import cuda_device_guard
 from weft.models.base import PagedKV
 from weft.models.decoder import Decoder
@@ -22,21 +23,6 @@ from weft.models.states import States
 from weft.models.weights import read_config, with_dtype
 from weft.ops.attention import Rows
 from weft.registry import MODELS, load
-
-FREE = (
-    "empty",
-    "view",
-    "reshape",
-    "slice",
-    "select",
-    "split",
-    "expand",
-    "permute",
-    "transpose",
-    "alias",
-    "detach",
-)
-"""The beginnings of names of torch's operations that launch no kernel."""
 
 MAXIMA = {"dense": 5, "mixture": 8, "other mixer": 7}
 
@@ -49,33 +35,28 @@ class Counter(TorchDispatchMode):
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().partition("::")[2].lstrip("_")
-        if (
-            not name.startswith(FREE)
-            and "as_strided" not in name
-            and not name.startswith(("unsqueeze", "squeeze"))
-        ):
-            self.names.append(func.name())
+        name = func.name()
+        if not (func.is_view or "empty" in name or name.startswith("prim::")):
+            self.names.append(name)
         return func(*args, **(kwargs or {}))
 
 
-def own_families() -> list[str]:
-    """The families of the table that weft's modules run."""
-    names = []
-    for family in {**FAMILIES, **HYBRIDS}:
-        import transformers
+TABLE = {**OWN, **FAMILIES, **HYBRIDS}
 
-        config = transformers.AutoConfig.for_model(family.split(" ")[0])
-        cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config))
-        cls = cls[0] if isinstance(cls, tuple) else cls
-        if cls is not None and cls.__name__ in MODELS:
-            names.append(family)
-    return names
+
+def own_families() -> list[str]:
+    """The families that weft's modules run."""
+
+    def architecture(family: str) -> str:
+        found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family.split(" ")[0], "")
+        return str(TABLE[family].get(CLASS, found if isinstance(found, str) else found[0]))
+
+    return [family for family in TABLE if architecture(family) in MODELS]
 
 
 @pytest.mark.parametrize("family", own_families())
 def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
-    save(family, {**FAMILIES, **HYBRIDS}[family], tmp_path)
+    save(family, TABLE[family], tmp_path)
     config = with_dtype(read_config(tmp_path)[1], "bfloat16", torch.device("cuda"))
     assert not config.why_generic, config.why_generic
     counts: list[tuple[DecoderLayer, list[str]]] = []

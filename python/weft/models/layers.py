@@ -165,18 +165,18 @@ def norm_weight(config: ModelConfig, weights: WeightSource, name: str, size: int
     return weight.float() + config.norm_offset
 
 
-def pairs(weight: Tensor, head_dim: int, num_pairs: int | None = None) -> Tensor:
-    """Reorder the rows [H * D, ...] of heads, so that adjacent ones are rotated: (i, i + R) of a head become (2i, 2i +
-    1) for its R = `num_pairs` rotated pairs, by default D / 2. The result, when flattened, has the shape of
-    `weight`."""
-    count = head_dim // 2 if num_pairs is None else num_pairs
-    heads: Tensor = weight.reshape(-1, head_dim, *weight.shape[1:]) if weight.dim() < 3 else weight
-    if 2 * count == head_dim:  # a view: nothing is copied
-        return heads.unflatten(1, (2, count)).transpose(1, 2)
-    if count == 0 or heads.is_meta:  # torch would import its compiler to concatenate
+def pairs(heads: Tensor, num_pairs: int) -> Tensor:
+    """Reorder the elements of heads [H, D, ...], so that adjacent ones are rotated: (i, i + R) of a head become (2i,
+    2i + 1) for its R = `num_pairs` rotated pairs. The result has the same number of rows, in two or three leading
+    dimensions."""
+    size = heads.shape[1]
+    if 2 * num_pairs == size:  # a view: nothing is copied
+        view: Tensor = heads.unflatten(1, (2, num_pairs)).transpose(1, 2)
+        return view
+    if num_pairs == 0 or heads.is_meta:  # torch would import its compiler to concatenate
         return heads
-    rotated = heads[:, : 2 * count].unflatten(1, (2, count)).transpose(1, 2).flatten(1, 2)
-    return torch.cat([rotated, heads[:, 2 * count :]], 1)
+    rotated = heads[:, : 2 * num_pairs].unflatten(1, (2, num_pairs)).transpose(1, 2).flatten(1, 2)
+    return torch.cat([rotated, heads[:, 2 * num_pairs :]], 1)
 
 
 def _projections(
@@ -199,10 +199,11 @@ def _projections(
             take(f"{prefix}{name}.{kind}", count * dim, *shape)
             for name, count in zip(("q_proj", "k_proj", "v_proj"), counts, strict=True)
         )
+    q, k = q.view(heads, -1, *shape), k.view(kv_heads, -1, *shape)
     if config.gated_attention:  # each head's query, then its gate
-        q, gate = q.view(heads, 2, dim, *shape).unbind(1)
+        q, gate = q.split(dim, 1)
         gates = [gate]
-    return [pairs(q, dim, num_pairs), pairs(k, dim, num_pairs), v, *gates]
+    return [pairs(q, num_pairs), pairs(k, num_pairs), v, *gates]
 
 
 def _head_norms(
@@ -212,7 +213,7 @@ def _head_norms(
     dim, spans = config.head_dim, config.qk_norm_spans_heads
     sizes = (config.num_heads * dim, config.num_kv_heads * dim) if spans else (dim, dim)
     q, k = (
-        pairs(norm_weight(config, weights, f"{prefix}{name}.weight", size), dim, num_pairs).flatten()
+        pairs(norm_weight(config, weights, f"{prefix}{name}.weight", size).view(-1, dim), num_pairs).flatten()
         for name, size in zip(("q_norm", "k_norm"), sizes, strict=True)
     )
     return q, k
