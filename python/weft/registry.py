@@ -51,6 +51,15 @@ MODELS = {
     "MiMoForCausalLM": "weft.models.mimo:MiMo",
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
+    "Qwen3NextForCausalLM": "weft.models.qwen3_next:Qwen3Next",
+    "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
+    "GraniteForCausalLM": "weft.models.granite:Granite",
+    "Phi3ForCausalLM": "weft.models.phi3:Phi3",
+    "DeepseekV2ForCausalLM": "weft.models.deepseek_v2:DeepseekV2",
+    "DeepseekV3ForCausalLM": "weft.models.deepseek_v3:DeepseekV3",
+    "Glm4MoeLiteForCausalLM": "weft.models.glm4_moe_lite:Glm4MoeLite",
+    "MiniCPM3ForCausalLM": "weft.models.minicpm3:MiniCPM3",
+    "YoutuForCausalLM": "weft.models.youtu:Youtu",
 }
 
 # Ways to run an architecture that is not among MODELS.

@@ -74,6 +74,9 @@ def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
         def take(self, name: str, *shape: int) -> Tensor:
             return torch.empty(*shape, dtype=config.dtype, device="cuda")
 
+        def take_float(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=torch.float32, device="cuda")
+
         take_matrix = take
 
         def __contains__(self, name: str) -> bool:

@@ -15,24 +15,29 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support.engine.windowed import mask_layers
+from support.families import VISION
 from support.launch_check import check_launched, cuda_device_guard
 from weft import _core
+from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.weights import load_model, model_in_memory, read_config, with_dtype
+from weft.models.weights import load_model, model_in_memory, parse_config, read_config, with_dtype
 from weft.ops.attention import Rows, Window
 from weft.ops.state_rows import StateRows
 from weft.registry import MODELS, load
 
 SIZES = {
     "vocab_size": 67,
-    "hidden_size": 32,
+    "hidden_size": 64,  # a square: the factor of Gemma's embeddings is its root, which 16 bits hold
     "intermediate_size": 56,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 64,
-    "sliding_window": None,
+    "sliding_window": 64,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "tie_word_embeddings": False,
     # Of mixtures of experts, latent attention and the gated delta rule.
     "num_experts": 6,
@@ -55,8 +60,26 @@ SIZES = {
     "linear_value_head_dim": 8,
 }
 
-CHANGES: dict[str, dict[str, Any]] = {}
-"""Other values for architectures whose configs refuse those of `SIZES`."""
+REQUIRED = (
+    *("architectures", "dtype", "model_type"),
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+)
+"""Keys that each config.json has."""
+
+HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
+LATENT = {"num_key_value_heads": 4, "head_dim": 4}
+"""The heads of latent attention; `head_dim` is that of `qk_rope_head_dim`."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "Gemma3ForConditionalGeneration": {"vision_config": VISION},
+    "DeepseekV2ForCausalLM": {**LATENT, "topk_method": "group_limited_greedy"},
+    "DeepseekV3ForCausalLM": LATENT,
+    "Glm4MoeLiteForCausalLM": LATENT,
+    "MiniCPM3ForCausalLM": LATENT,
+    "YoutuForCausalLM": LATENT,
+    "Qwen3NextForCausalLM": HYBRID,
+}
+"""Other values for architectures whose configs refuse those of `SIZES`, and for parts of them."""
 
 # Architectures that transformers does not have, and those of the same decoder that it has.
 SAME_AS = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
@@ -68,22 +91,36 @@ def architecture(request: pytest.FixtureRequest) -> str:
     return name
 
 
+def class_of(architecture: str) -> Any:
+    """The class in transformers."""
+    return getattr(transformers, SAME_AS.get(architecture, architecture))
+
+
 def save(architecture: str, directory: Path) -> Any:
     """A random checkpoint of the architecture, saved; the transformers model."""
-    oracle_class = getattr(transformers, SAME_AS.get(architecture, architecture))
+    oracle_class = class_of(architecture)
     torch.manual_seed(1)
-    config_class = oracle_class.config_class
-    default = config_class()
-    known = {*default.to_dict(), *default.attribute_map}
-    sizes = {key: value for key, value in SIZES.items() if key in known}
-    oracle = oracle_class(config_class(**sizes, **CHANGES.get(architecture, {}))).eval()
+    config = oracle_class.config_class(**sizes_of(oracle_class.config_class(), CHANGES.get(architecture, {})))
+    oracle = oracle_class(config).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in oracle.named_buffers():
+            if name.endswith("correction_bias"):  # of experts, in multiples that 16 bits have
+                buffer.copy_(torch.randint(-8, 8, buffer.shape) / 64)
     oracle.save_pretrained(directory)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    data = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**data, "architectures": [architecture]}))
     return oracle
+
+
+def sizes_of(default: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    """The values of `SIZES` for a config, and of its text model, with changes."""
+    known = {*default.to_dict(), *default.attribute_map}
+    sizes = {key: value for key, value in SIZES.items() if key in known}
+    if "text_config" in known:
+        sizes["text_config"] = sizes_of(default.text_config, {})
+    return {**sizes, **changes}
 
 
 def states_of(kv: PagedKV) -> StateRows | None:
@@ -117,6 +154,22 @@ def test_logits_are_those_of_transformers(architecture: str, tmp_path: Path) -> 
     model = load_model(tmp_path)
     assert model.config.architecture == architecture
     check_logits(model, oracle)
+
+
+def test_missing_keys_are_refused_or_have_the_values_of_transformers(architecture: str) -> None:
+    data = json.loads(json.dumps(class_of(architecture).config_class().to_dict()))
+    data |= {"architectures": [architecture], "dtype": "float32"}
+    few = {key: value for key, value in data.items() if key in REQUIRED}
+    if "text_config" in data:
+        few["text_config"] = {}
+    try:
+        config = parse_config(few, "config.json")[1]
+    except ModelError as error:
+        if "is missing" not in str(error):
+            raise
+        return
+    assert not config.why_generic
+    assert config == parse_config(data, "config.json")[1]
 
 
 def test_layers_attend_within_the_windows_of_the_cache(architecture: str, tmp_path: Path) -> None:
@@ -180,6 +233,9 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
     class FakeWeights:
         def take(self, name: str, *shape: int) -> Tensor:
             return torch.empty(*shape, dtype=config.dtype, device="cuda")
+
+        def take_float(self, name: str, *shape: int) -> Tensor:
+            return torch.empty(*shape, dtype=torch.float32, device="cuda")
 
         take_matrix = take
 

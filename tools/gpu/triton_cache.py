@@ -143,6 +143,9 @@ class FakeWeights:
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
+
     take_matrix = take
 
     def __contains__(self, name: str) -> bool:

@@ -11,7 +11,7 @@ import torch
 from weft.errors import ModelError
 from weft.models.fields import Fields
 from weft.models.memory import LayerMemory, Pages
-from weft.models.rope import PLAIN_ROPE, Rope, parse_rope
+from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
 from weft.ops.routing import Choice
@@ -62,21 +62,25 @@ class MixtureConfig:
 class ModelConfig:
     """The sizes and switches of a decoder.
 
-    `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
-    weights in `weight_dtype`. If it is None, 16-bit weights keep their stored dtype.
-
-    `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
-    projection. `qk_norm` norms each head's query and key, or with `qk_norm_spans_heads` all heads together.
-    `gated_attention` multiplies attention's results by gates. `sink_logits` are those of `Heads`. `attention_scale` is
-    the factor of scores; None means that of `head_dim`. `norm_offset` is added to the weights of norms. MLPs have
-    gates, unless `gated_mlp` is False. With `fused_projections` a checkpoint has `qkv_proj` and `gate_up_proj`. The
-    scales multiply embeddings, the outputs of a layer's parts, and logits. A soft cap c above 0 turns x into c tanh(x /
-    c). `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
-    `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
-    `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
-    `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint. `data` is the
-    content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds
-    the texts that the model will read, if that is known.
+    attention_bias: queries, keys and values have biases. output_bias: attention's output projection has one.
+    qk_norm: each head's query and key are normed, or with `qk_norm_spans_heads` those of all heads together.
+    gated_attention: the results of attention are multiplied by gates.
+    sink_logits, attention_softcap: as in `weft.ops.attention.Heads`.
+    attention_scale: the factor of scores; None means `head_dim` ** -0.5.
+    norm_names: which norms a layer has. norm_offset: a number added to the weights of norms.
+    gated_mlp: MLPs have gates. mixture: the experts of layers that have some in place of an MLP.
+    fused_projections: a checkpoint has `qkv_proj` and `gate_up_proj`.
+    embedding_scale, residual_scale, logit_scale: factors of embeddings, of the outputs of a layer's parts, of logits.
+    logit_softcap: above 0, a logit x becomes c * tanh(x / c).
+    rope: the rotation of queries and keys. ropes: that of each layer, None for none; () means `rope` for all.
+    windows: by layer, the largest number of keys that a query sees, its own included; 0 means all. () if no layer has a
+        window.
+    memories: what each layer keeps. () means `pages` for all.
+    num_mtp_modules: the number of multi-token-prediction modules in the checkpoint.
+    dtype: of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32.
+    weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
+    data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
+    max_seq_len: a bound of the texts that the model will read, if it is known.
     """
 
     architecture: str
@@ -121,13 +125,17 @@ class ModelConfig:
     max_seq_len: int | None = None
 
     @property
+    def pages(self) -> Pages:
+        """What a layer keeps of each position, unless `memories` says otherwise. It has no window."""
+        return Pages(self.num_kv_heads, self.head_dim, self.head_dim)
+
+    @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:
         """The memory of each layer, in order."""
         if self.memories:
             return self.memories
         windows = self.windows or (0,) * self.num_layers
-        sizes = self.num_kv_heads, self.head_dim, self.head_dim
-        return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
+        return tuple(LayerMemory(replace(self.pages, window=Window(size))) for size in windows)
 
     @property
     def layer_ropes(self) -> tuple[Rope | None, ...]:
@@ -170,32 +178,59 @@ def parse_dtype(fields: Fields) -> torch.dtype:
     return DTYPES[name]
 
 
-def parse_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """The attention window of each layer, 0 for none; () if the config has no window. `layer_types` selects the
-    layers with a window. Without it all layers have one, except the first `max_window_layers` layers of a Qwen
-    model."""
+def parse_layer_types(fields: Fields, num_layers: int, full_every: int = 0) -> list[str] | None:
+    """The kind of each layer, `FULL` or `SLIDING`, which `layer_types` names. Without this key each `full_every`-th
+    layer is `FULL`; None if that is 0."""
+    kinds = fields.data.get("layer_types")
+    if kinds is None:
+        if not full_every:
+            return None
+        period = fields.integer("sliding_window_pattern", full_every)
+        return [SLIDING if (layer + 1) % period else FULL for layer in range(num_layers)]
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= {FULL, SLIDING}:
+        raise fields.error(
+            "layer_types", f"is {kinds!r}; it must name one of {SLIDING}, {FULL} for each layer"
+        )
+    return kinds
+
+
+def parse_windows(fields: Fields, num_layers: int, full_every: int = 0) -> tuple[int, ...]:
+    """The attention window of each layer, 0 for none; () if the config has no window. Layers of the kind `SLIDING` have
+    one; `full_every` is that of `parse_layer_types`. Without kinds all layers have one, except the first
+    `max_window_layers` layers of a Qwen model."""
     data = fields.data
     # Only Qwen's configs have these keys. Their windows start at a later layer, and are off by default.
     is_late = "use_sliding_window" in data or "max_window_layers" in data
     if data.get("sliding_window") is None or not fields.flag("use_sliding_window", not is_late):
         return ()
-    window, kinds = fields.integer("sliding_window"), data.get("layer_types")
+    window, kinds = fields.integer("sliding_window"), parse_layer_types(fields, num_layers, full_every)
     if kinds is None:
         first = data.get("max_window_layers", QWENS_FULL_LAYERS if is_late else 0)
         if first != 0:
             first = fields.integer("max_window_layers", QWENS_FULL_LAYERS)
         return tuple(window if layer >= first else 0 for layer in range(num_layers))
-    known = {"sliding_attention": window, "full_attention": 0}
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= set(known):
-        raise fields.error(
-            "layer_types", f"is {kinds!r}; it must name one of {', '.join(known)} for each layer"
-        )
-    return tuple(known[kind] for kind in kinds)
+    return tuple(window if kind == SLIDING else 0 for kind in kinds)
 
 
-def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, **traits: Any) -> ModelConfig:
-    """Parse the config of a decoder. `traits` are fields of `ModelConfig` that the architecture fixes; the others are
-    those of Llama. `windowed`: whether the architecture uses `sliding_window`."""
+def parse_decoder(
+    data: Mapping[str, Any],
+    where: str,
+    *,
+    windowed: bool = False,
+    full_every: int = 0,
+    partial_rotary: bool = False,
+    two_ropes: bool = False,
+    config_class: type[ModelConfig] = ModelConfig,
+    **traits: Any,
+) -> ModelConfig:
+    """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are
+    those of Llama. The rest of the arguments tell which keys the architecture uses.
+
+    windowed: `sliding_window`.
+    full_every: without `layer_types`, each layer of this number has no window; 0 if all have one.
+    partial_rotary: `partial_rotary_factor`.
+    two_ropes: layers with windows have a rotation of their own, which `parse_rope` reads.
+    """
     fields = Fields(data, where)
     refuse_quantized(fields)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
@@ -209,7 +244,7 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
         raise fields.error("head_dim", f"is {head_dim}; rotary embedding needs an even one")
     max_position = fields.integer("max_position_embeddings", 2048)
     num_layers = fields.integer("num_hidden_layers")
-    windows = parse_windows(fields, num_layers) if windowed else ()
+    windows = parse_windows(fields, num_layers, full_every) if windowed else ()
     bias = fields.flag("attention_bias")
     values: dict[str, Any] = {
         "architecture": str((data.get("architectures") or ["?"])[0]),
@@ -233,8 +268,22 @@ def parse_decoder(data: Mapping[str, Any], where: str, windowed: bool = False, *
         **traits,
     }
     if "rope" not in traits:
-        values["rope"] = parse_rope(fields, head_dim, max_position)
-    return ModelConfig(**values)
+        kinds = parse_layer_types(fields, num_layers, full_every) if two_ropes else None
+        values |= _parse_ropes(fields, head_dim, max_position, kinds, partial_rotary)
+    return config_class(**values)
+
+
+def _parse_ropes(
+    fields: Fields, head_dim: int, max_position: int, kinds: list[str] | None, partial: bool
+) -> dict[str, Any]:
+    """The rotation of layers, or that of each layer if there are `kinds` with rotations of their own."""
+    if kinds is None:
+        return {"rope": parse_rope(fields, head_dim, max_position, partial=partial)}
+    ropes = {
+        kind: parse_rope(fields, head_dim, max_position, layer_type=kind, partial=partial)
+        for kind in {FULL, *kinds}
+    }
+    return {"rope": ropes[FULL], "ropes": tuple(ropes[kind] for kind in kinds)}
 
 
 def refuse_quantized(fields: Fields) -> None:

@@ -1,7 +1,7 @@
 """A decoder of weft's own: an embedding, layers, a norm and an output projection.
 
-An architecture is a subclass. It sets `traits`, or parses its config.json to other switches of `ModelConfig`. If it has
-parts of its own, it overrides `make_mixer` or `make_mlp`.
+An architecture is a subclass. It sets `traits`, and parses its own keys of config.json to other switches of
+`ModelConfig`. If it has parts of its own, it overrides `make_mixer` or `make_mlp`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from weft.models.base import Hidden, PagedKV, WeightSource
 from weft.models.config import ModelConfig, parse_decoder
+from weft.models.fields import Fields
 from weft.models.layers import MLP, Attention, DecoderLayer, FeedForward, LayerViews, Mixer, norms
 from weft.models.mixture import load_mixture
 from weft.models.outputs import mark_output, mark_top_logits, wants_output
@@ -32,8 +33,10 @@ class Decoder:
     output before the final norm), and `TopKLogits` and `TopKLogitsIndices` [B, T, min(10, V)]."""
 
     traits: ClassVar[Mapping[str, Any]] = {}
-    """Switches of `ModelConfig` that the architecture fixes; config.json can't change them. `windowed`: whether layers
-    may have attention windows."""
+    """Switches of `ModelConfig` that the architecture fixes, and arguments of `parse_decoder`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Values of keys that config.json may lack, if Llama has others."""
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
@@ -56,7 +59,13 @@ class Decoder:
 
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        return parse_decoder(data, where, **cls.traits)
+        data = {**cls.defaults, **data}
+        return parse_decoder(data, where, **cls.traits, **cls.parse_switches(Fields(data, where)))
+
+    @classmethod
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        """Parse switches of `ModelConfig` that no key of Llama has."""
+        return {}
 
     @classmethod
     def make_layer(

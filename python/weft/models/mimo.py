@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
-
-from weft.models.decoder import Decoder
+from weft.models.qwen2 import Qwen2
 
 
-class MiMo(Decoder):
+class MiMo(Qwen2):
     """The MiMo decoder; methods and outputs are those of `Decoder`."""
-
-    traits: ClassVar[Mapping[str, Any]] = {
-        "attention_bias": True,
-        "output_bias": False,
-        "mlp_bias": False,
-        "windowed": True,
-    }

@@ -17,3 +17,8 @@ class Mistral(Decoder):
         "mlp_bias": False,
         "windowed": True,
     }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from weft.models.config import MixtureConfig, ModelConfig, parse_decoder
+from weft.models.config import MixtureConfig
 from weft.models.fields import Fields
 from weft.models.mistral import Mistral
 from weft.ops.routing import Choice, Scores
@@ -14,9 +14,15 @@ from weft.ops.routing import Choice, Scores
 class Mixtral(Mistral):
     """See `Decoder`."""
 
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+    }
+
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        fields = Fields(data, where)
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
         mixture = MixtureConfig(
             fields.integer("num_local_experts", 8),
             fields.integer("intermediate_size"),
@@ -24,4 +30,4 @@ class Mixtral(Mistral):
             name="block_sparse_moe",
             projections=("w1", "w3", "w2"),
         )
-        return parse_decoder(data, where, mixture=mixture, **cls.traits)
+        return {"mixture": mixture}

@@ -53,7 +53,7 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, hidden)]
     if mixture.shared_gate:
         router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, hidden))
-    bias = weights.take(f"{prefix}{mixture.choice_bias}", count).float() if mixture.choice_bias else None
+    bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
     gate, up, down = mixture.projections
     shared = _shared(config, mixture, weights, prefix)
 

@@ -17,3 +17,7 @@ class Qwen2(Decoder):
         "mlp_bias": False,
         "windowed": True,
     }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+    }

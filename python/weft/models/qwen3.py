@@ -12,3 +12,8 @@ class Qwen3(Decoder):
     """The Qwen3 decoder; methods and outputs are those of `Decoder`."""
 
     traits: ClassVar[Mapping[str, Any]] = {"mlp_bias": False, "qk_norm": True, "windowed": True}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "head_dim": 128,
+        "max_position_embeddings": 32768,
+        "use_sliding_window": False,
+    }

@@ -188,6 +188,8 @@ def parse_rope(
         if layer_type is None:
             raise fields.unsupported(key, "has an object for each kind of layers; weft runs one for all here")
         data, where = _object(Fields(data, where), layer_type), f"{where}: {layer_type}"
+    elif layer_type is not None and key == "rope_parameters":
+        raise fields.unsupported(key, "has no object for each kind of layers")
     elif layer_type == SLIDING:
         data = {}
     scaling = Fields(data, where)

@@ -151,6 +151,9 @@ class EmptyWeights:
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device="cuda")
+
     take_matrix = take
 
     def __contains__(self, name: str) -> bool:

@@ -28,7 +28,12 @@ SMALL: dict[str, Any] = {
     "head_dim": 16,
     "max_position_embeddings": 256,
     "sliding_window": None,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+PLAIN = {"rope_type": "default", "rope_theta": 300.0}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 500.0,
@@ -61,15 +66,46 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {}),
     "qwen2": ("Qwen2", {"tie_word_embeddings": True, "head_dim": 8}),
     "qwen3": ("Qwen3", {"tie_word_embeddings": True}),
+    "smollm3": (
+        "SmolLM3",
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "smollm3-listed": ("SmolLM3", {"no_rope_layers": [0, 1, 0], "attention_bias": True}),
+    "granite": (
+        "Granite",
+        {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 5.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "phi3": ("Phi3", {"sliding_window": 24, "rope_parameters": {**PLAIN, "partial_rotary_factor": 0.5}}),
+    "phi3-longrope": (
+        "Phi3",
+        {
+            "head_dim": 8,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                **LONGROPE,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.5, 2.0],
+                "long_factor": [2.0, 3.0, 5.0],
+            },
+        },
+    ),
 }
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
     """A random transformers model of a case, saved to `directory`; norms and biases are random too."""
     name, changes = CASES[case]
-    config = getattr(transformers, f"{name}Config")(**{**SMALL, **changes}, attn_implementation="eager")
+    network = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(7)
-    oracle = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    oracle = network(network.config_class(**{**SMALL, **changes}, attn_implementation="eager")).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.normal_(std=0.15)
