@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from weft.models.base import WeightSource
-from weft.models.config import ModelConfig, parse_decoder
+from weft.models.config import MTP_KEY, ModelConfig, parse_decoder
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.gated_delta import GatedDelta, delta_memory
@@ -41,6 +41,7 @@ class Qwen3Next(Decoder):
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
         "norm_topk_prob": True,
+        MTP_KEY: 1,  # checkpoints have a module, and config.json does not count it
     }
 
     @classmethod
@@ -103,9 +104,7 @@ def _parse_memories(fields: Fields, config: ModelConfig) -> tuple[LayerMemory, .
         )
     heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
     if heads % key_heads:
-        raise fields.error(
-            "linear_num_key_heads", f"is {key_heads}; it must divide the {heads} value heads"
-        )
+        raise fields.error("linear_num_key_heads", f"is {key_heads}; it must divide the {heads} value heads")
     delta = delta_memory(
         heads,
         key_heads,

@@ -363,7 +363,7 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
     "architecture": (
         {"architectures": ["GPT2LMHeadModelMTP"]},
         lambda t: None,
-        r"'architectures' is \['GPT2LMHeadModelMTP'\]; it must name one of LlamaForCausalLMMTP",
+        r"'architectures' is \['GPT2LMHeadModelMTP'\]; it must name one of .*LlamaForCausalLMMTP",
     ),
 }
 
