@@ -81,7 +81,18 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 FAMILIES = (
-    *("llama", "gemma2", "gemma3_text", "phi3", "smollm3", "olmo2", "granite", "mixtral", "qwen3_moe", "gpt_oss"),
+    *(
+        "llama",
+        "gemma2",
+        "gemma3_text",
+        "phi3",
+        "smollm3",
+        "olmo2",
+        "granite",
+        "mixtral",
+        "qwen3_moe",
+        "gpt_oss",
+    ),
     *("deepseek_v3", "qwen3_next", "qwen3_5_text"),
 )
 

@@ -165,5 +165,5 @@ def _paired(weight: Tensor, plain: int, rotated: int) -> Tensor:
     if weight.is_meta:  # torch would import its compiler to concatenate
         return weight
     heads = weight.unflatten(0, (-1, plain + rotated))
-    last = pairs(heads[:, plain:].flatten(0, 1), rotated).reshape(heads[:, plain:].shape)
-    return torch.cat([heads[:, :plain], last], 1).view(weight.shape)
+    first, last = heads.split((plain, rotated), 1)
+    return torch.cat([first, pairs(last, rotated // 2).reshape(last.shape)], 1).view(weight.shape)

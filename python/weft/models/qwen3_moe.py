@@ -38,7 +38,9 @@ def parse_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
         key = "num_local_experts"
     shared = fields.integer(shared_key) if has_shared else 0
     if shared % inner:
-        raise fields.unsupported(shared_key, f"is {shared}; weft runs a multiple of an expert's size, {inner}")
+        raise fields.unsupported(
+            shared_key, f"is {shared}; weft runs a multiple of an expert's size, {inner}"
+        )
     return MixtureConfig(
         fields.integer(key),
         inner,
