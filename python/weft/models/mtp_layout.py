@@ -22,7 +22,6 @@ before it. The module's norm of the hidden state hides a wrong choice. The draft
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 
@@ -52,8 +51,8 @@ class MtpLayout:
         """The prefix of the names of the module's decoder layer. Arguments as in `prefix`."""
         return (self.layer_pattern or self.pattern).format(module=module, layer=num_layers + module)
 
-    def first_tensor(self, num_layers: int) -> str:
-        """The name of a tensor that each checkpoint with modules has."""
+    def first_name(self, num_layers: int) -> str:
+        """The name of the first module's projection, which tells the layout."""
         return f"{self.prefix(0, num_layers)}{self.projection}.weight"
 
 
@@ -87,11 +86,3 @@ QWEN = MtpLayout(
 
 INSIDE = (DEEPSEEK, MIMO, QWEN)
 """The layouts of modules inside the target's checkpoint."""
-
-LAYOUTS = (APART, *INSIDE)
-
-
-def find_layout(names: Container[str], num_layers: int) -> MtpLayout | None:
-    """The layout of the modules in a checkpoint, by the names of its tensors. None if it has no modules, as after
-    training by code that leaves them out, whatever its config.json counts."""
-    return next((layout for layout in LAYOUTS if layout.first_tensor(num_layers) in names), None)

@@ -24,7 +24,7 @@ from weft.models.decoder import Decoder, rotary_tables
 from weft.models.fields import Fields
 from weft.models.layers import DecoderLayer, LayerViews, norms
 from weft.models.memory import LayerMemory
-from weft.models.mtp_layout import APART, LAYOUTS, MtpLayout, find_layout
+from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import NO_WINDOW, KVLayer, Rows
@@ -198,13 +198,23 @@ def _memory(config: ModelConfig) -> LayerMemory:
     return LayerMemory(replace(pages, window=NO_WINDOW))
 
 
+def has_modules(weights: Checkpoint, target: ModelConfig) -> bool:
+    """Whether a target's checkpoint has modules that its config counts. Those of Qwen3-Next are counted even if a
+    fine-tuned checkpoint lacks them."""
+    return target.num_mtp_modules > 0 and any(
+        layout.first_name(target.num_layers) in weights for layout in INSIDE
+    )
+
+
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
-    """The layout of the modules. Raises `ModelError` if there are none."""
-    layout = find_layout(weights, num_layers)
-    if layout is None:
-        names = ", ".join(repr(layout.first_tensor(num_layers)) for layout in LAYOUTS)
+    """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
+    none."""
+    layouts = {layout.first_name(num_layers): layout for layout in (APART, *INSIDE)}
+    found = next((layout for name, layout in layouts.items() if name in weights), None)
+    if found is None:
+        names = ", ".join(map(repr, layouts))
         raise ModelError(f"{weights.directory}: no MTP module here; its first would have one of {names}")
-    return layout
+    return found
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> tuple[type[Decoder], ModelConfig]:

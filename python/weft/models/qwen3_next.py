@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from weft.models.base import WeightSource
-from weft.models.config import ModelConfig
+from weft.models.config import MTP_KEY, ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.gated_delta import GatedDelta, delta_memory
@@ -46,8 +46,7 @@ class Qwen3Next(Decoder):
         "moe_intermediate_size": 512,
         "shared_expert_intermediate_size": 512,
         "norm_topk_prob": True,
-        # No key of Qwen3-Next's config.json counts its modules.
-        "mtp_num_hidden_layers": 1,
+        MTP_KEY: 1,  # checkpoints have a module, and config.json does not count it
     }
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The MTP module of Qwen3-Next and Qwen3.5 against transformers' layers: gated attention, with an MLP or a mixture."""
+"""The MTP module of Qwen3.5 against transformers' layers: gated attention, with an MLP or a mixture."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting
 from support.engine.hybrid_modules import PlainModule, add_module
 from support.families import HYBRIDS, save
 from weft.config import Speculation
-from weft.errors import ModelError
 from weft.models.weights import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
 
-FAMILIES = ["qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe_text"]
+FAMILIES = ["qwen3_5", "qwen3_5_text", "qwen3_5_moe_text"]
 
 
 def load(path: Path) -> Mtp:
@@ -52,11 +51,3 @@ def test_drafts_are_those_of_a_plain_module(family: str, tmp_path: Path) -> None
     drafting = Drafting(drafter, drafter.kv, oracle, vocab, hidden, 0)
     drafting.run(3, [0, 3])
     assert drafting.compared > 0
-
-
-def test_a_checkpoint_without_a_module_has_none_to_draft(tmp_path: Path) -> None:
-    save("qwen3_next", HYBRIDS["qwen3_next"], tmp_path)
-    with pytest.raises(
-        ModelError, match=r"no MTP module here; its first would have one of .*'mtp\.fc\.weight'"
-    ):
-        load(tmp_path)
