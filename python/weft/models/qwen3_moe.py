@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from weft.models.config import MixtureConfig
+from weft.models.config import MixtureConfig, ModelConfig
 from weft.models.fields import Fields
 from weft.models.qwen3 import Qwen3
 from weft.ops.routing import Choice
@@ -21,23 +21,43 @@ class Qwen3Moe(Qwen3):
     }
 
     @classmethod
+    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
+        # If there is a window, all layers have it, as in transformers.
+        return super().parse_config({**data, "max_window_layers": 0}, where)
+
+    @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
         return {"mixture": parse_mixture(fields)}
 
 
-def parse_mixture(fields: Fields, **more: Any) -> MixtureConfig:
-    """Parse the mixture of a Qwen model. `more` are other fields of `MixtureConfig`, and `num_shared` and
-    `shared_gate` of `Choice`."""
+def parse_mixture(fields: Fields, shares: bool = False) -> MixtureConfig:
+    """Parse the mixture of a Qwen model. `shares`: whether it has an MLP that all tokens pass, with a gate."""
     step = fields.integer("decoder_sparse_step", 1)
     dense = fields.data.get("mlp_only_layers") or []
     num_layers = fields.integer("num_hidden_layers")
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise fields.error("mlp_only_layers", f"is {dense!r}; it must be a list of layers' numbers")
     key = "num_experts" if "num_experts" in fields.data else "num_local_experts"
+    inner, num_shared = fields.integer("moe_intermediate_size"), 0
+    if shares:
+        size = fields.integer("shared_expert_intermediate_size")
+        if size % inner:
+            raise fields.unsupported(
+                "shared_expert_intermediate_size",
+                f"is {size}; weft runs multiples of 'moe_intermediate_size', which is {inner}",
+            )
+        num_shared = size // inner
+    choice = Choice(
+        fields.integer("num_experts_per_tok"),
+        renormalize=fields.flag("norm_topk_prob"),
+        num_shared=num_shared,
+        shared_gate=shares,
+    )
     return MixtureConfig(
         fields.integer(key),
-        fields.integer("moe_intermediate_size"),
-        Choice(fields.integer("num_experts_per_tok"), renormalize=fields.flag("norm_topk_prob")),
+        inner,
+        choice,
         tuple(layer for layer in range(num_layers) if layer in dense or (layer + 1) % step),
-        **more,
+        shared="shared_expert" if shares else "",
+        shared_gate="shared_expert_gate" if shares else "",
     )

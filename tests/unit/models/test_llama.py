@@ -51,6 +51,12 @@ LONGROPE = {
     "original_max_position_embeddings": 32,
 }
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
+EXPERTS = {
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -95,6 +101,43 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "short_factor": [1.0, 1.5, 2.0],
                 "long_factor": [2.0, 3.0, 5.0],
             },
+        },
+    ),
+    "mixtral": ("Mixtral", {**EXPERTS, "sliding_window": 24}),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
+    "qwen3_moe-sparse": (
+        "Qwen3Moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "head_dim": 8, "shared_expert_intermediate_size": 72}),
+    "qwen2_moe-windows": (
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "head_dim": 8,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "max_window_layers": 2,
+        },
+    ),
+    "olmoe": ("Olmoe", {**EXPERTS, "head_dim": 8}),
+    "olmoe-biased": (
+        "Olmoe",
+        {**EXPERTS, "head_dim": 8, "norm_topk_prob": True, "attention_bias": True},
+    ),
+    "granitemoe": (
+        "GraniteMoe",
+        {
+            **EXPERTS,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 5.0,
+            "tie_word_embeddings": True,
         },
     ),
 }
