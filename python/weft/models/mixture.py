@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
+import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
@@ -19,10 +20,7 @@ from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
 
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
-"""Names in a mixture: of one tensor with the gates and ups of all experts, and of one with their downs."""
-
-Read = Callable[[int], Tensor]
-"""Reads the matrix of an expert."""
+"""The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
 
 
 class Mixture:
@@ -53,28 +51,37 @@ class Mixture:
 
 
 def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Mixture:
-    """Load a mixture. The checkpoint has a matrix for each projection of each expert, or one tensor for those of all
-    experts (`FUSED`). `prefix` is that of the layer."""
+    """Load a mixture. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
-    hidden, count = config.hidden_size, mixture.num_experts
-    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, hidden)]
+    count = mixture.num_experts
+    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
-        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, hidden))
+        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
     bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
+    if len(mixture.projections) == 2:
+        routed = _fused(config, mixture, weights, prefix, mixture.projections)
+    elif f"{prefix}{FUSED[0]}" in weights:
+        routed = _fused(config, mixture, weights, prefix, FUSED)
+    else:
+        routed = _separate(config, mixture, weights, prefix)
     shared = _shared(config, mixture, weights, prefix)
-    readers = (_fused if f"{prefix}{FUSED[0]}" in weights else _apart)(config, mixture, weights, prefix)
-    gate, up, down = (Matrices(count, *parts) for parts in zip(readers, shared, strict=True))
-    return Mixture(mixture, Linear(router), Experts(gate, up, down, config.activation), bias)
+    gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
+    return Mixture(mixture, make_router(router), Experts(gate, up, down, config.activation), bias)
+
+
+def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
+    """The product that gives a mixture's logits. They are float32, because rounding could change the choice."""
+    return Linear(weight, bias, out_dtype=torch.float32)
 
 
 class Matrices(Sequence[Tensor]):
-    """Matrices that are read one after another, each when it is needed: `count` by `read`, then those of `more`."""
+    """Matrices that are read one after another, each when it is needed."""
 
-    def __init__(self, count: int, read: Read, more: Sequence[Tensor] = ()) -> None:
-        self.num_read, self.read, self.more = count, read, more
+    def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
+        self.size, self.read = count, read
 
     def __len__(self) -> int:
-        return self.num_read + len(self.more)
+        return self.size
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...
@@ -82,35 +89,42 @@ class Matrices(Sequence[Tensor]):
     def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
     def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not 0 <= index < len(self):
+            return [self.read(i) for i in range(*index.indices(self.size))]
+        if not 0 <= index < self.size:
             raise IndexError(index)
-        return self.read(index) if index < self.num_read else self.more[index - self.num_read]
+        return self.read(index)
 
 
-def _apart(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> list[Read]:
-    """Readers of the experts' gates, ups and downs, for a tensor for each matrix."""
+Projections = list[Tensor | Sequence[Tensor]]
+"""The gates, ups and downs of experts."""
+
+
+def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
+    """The projections of the routed experts, stored as a matrix for each."""
     hidden, inner = config.hidden_size, mixture.intermediate_size
 
-    def reader(name: str, shape: tuple[int, int]) -> Read:
-        return lambda expert: weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape)
+    def matrices(name: str, *shape: int) -> Matrices:
+        return Matrices(
+            mixture.num_experts,
+            lambda expert: weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape),
+        )
 
-    shapes = (inner, hidden), (inner, hidden), (hidden, inner)
-    return [reader(name, shape) for name, shape in zip(mixture.projections, shapes, strict=True)]
+    gate, up, down = mixture.projections
+    return [matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)]
 
 
-def _fused(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> list[Read]:
-    """Readers of the experts' gates, ups and downs, for tensors of all experts."""
+def _fused(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str, names: Sequence[str]
+) -> Projections:
+    """The projections of the routed experts, stored as two tensors: gates and ups, and downs."""
     hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
-    gate, up = weights.take_matrix(f"{prefix}{FUSED[0]}", count, 2 * inner, hidden).split(inner, 1)
-    down = weights.take_matrix(f"{prefix}{FUSED[1]}", count, hidden, inner)
-    return [gate.__getitem__, up.__getitem__, down.__getitem__]
+    up, down = names
+    gates, ups = weights.take_matrix(f"{prefix}{up}", count, 2 * inner, hidden).split(inner, 1)
+    return [gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)]
 
 
-def _shared(
-    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
-) -> list[list[Tensor]]:
-    """The gates, ups and downs of the shared experts: parts, of an expert's size, of one wide MLP."""
+def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
+    """The projections of the shared experts: parts, of an expert's size, of one wide MLP."""
     if not mixture.choice.num_shared:
         return [[], [], []]
     hidden, inner = config.hidden_size, mixture.intermediate_size
@@ -123,4 +137,10 @@ def _shared(
             strict=True,
         )
     )
-    return [list(gate.split(inner)), list(up.split(inner)), list(down.split(inner, 1))]
+    return [gate.split(inner), up.split(inner), down.split(inner, 1)]
+
+
+def _joined(first: Tensor | Sequence[Tensor], second: Tensor | Sequence[Tensor]) -> Matrices:
+    """The matrices of two sequences, one after the other."""
+    count = len(first)
+    return Matrices(count + len(second), lambda i: first[i] if i < count else second[i - count])

@@ -68,6 +68,12 @@ LATENT = {
     "topk_group": 2,
 }
 MSCALES = {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}
+EXPERTS = {
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -182,6 +188,43 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "minicpm3": (
         "MiniCPM3",
         {**LATENT, "attention_bias": True, "mlp_bias": True, "rope_parameters": MSCALES},
+    ),
+    "mixtral": ("Mixtral", {**EXPERTS, "sliding_window": 24}),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
+    "qwen3_moe-sparse": (
+        "Qwen3Moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "head_dim": 8, "shared_expert_intermediate_size": 72}),
+    "qwen2_moe-windows": (
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "head_dim": 8,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "max_window_layers": 2,
+        },
+    ),
+    "olmoe": ("Olmoe", {**EXPERTS, "head_dim": 8}),
+    "olmoe-biased": (
+        "Olmoe",
+        {**EXPERTS, "head_dim": 8, "norm_topk_prob": True, "attention_bias": True},
+    ),
+    "granitemoe": (
+        "GraniteMoe",
+        {
+            **EXPERTS,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 5.0,
+            "tie_word_embeddings": True,
+        },
     ),
 }
 """The hidden sizes of Gemma are squares, so that the factor of embeddings is exact in 16 bits."""
