@@ -44,7 +44,7 @@ def parse_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
     shared = fields.integer(shared_key) if has_shared else 0
     if shared % inner:
         raise fields.unsupported(
-            shared_key, f"is {shared}; weft runs a multiple of an expert's size, {inner}"
+            shared_key, f"is {shared}; weft runs multiples of 'moe_intermediate_size', which is {inner}"
         )
     return MixtureConfig(
         fields.integer(key),
