@@ -33,7 +33,7 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 64, "layer_types": None
 @pytest.mark.parametrize(
     ("name", "changes", "reason"),
     [
-        ("Qwen2Moe", {"shared_expert_intermediate_size": 2000}, "a multiple of an expert's size, 1408"),
+        ("Qwen2Moe", {"shared_expert_intermediate_size": 2000}, "'moe_intermediate_size', which is 1408"),
         ("Qwen2Moe", WINDOWS, "'layer_types' does not name"),
         ("Olmoe", {"clip_qkv": 8.0}, "'clip_qkv' is 8.0; weft runs models without it"),
     ],
