@@ -26,6 +26,7 @@ LAYER = (
     Case(28672, 4096, norm=True, activation=SWIGLU, gated=True),
     Case(4096, 14336, residual=True),
     Case(4608, 3584, norm=True, bias=True),
+    Case(128, 2880, bias=True, wide_out=True),
     Case(4608, 3584, norm=True, added=True, wide_norms=True),
     Case(28672, 3840, norm=True, added=True, activation=Activation(Function.GELU_TANH), gated=True),
 )

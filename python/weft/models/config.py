@@ -43,8 +43,9 @@ class MixtureConfig:
     """A mixture of experts in place of a layer's MLP.
 
     `intermediate_size` is that of an expert. `dense_layers` have an MLP instead. The other fields are names in the
-    checkpoint: `name` of the mixture, `router` and `projections` (gate, up, down) in it, `shared` of the MLP that each
-    token passes, its gate `shared_gate`, and `choice_bias` of the experts. Empty: there is none."""
+    checkpoint: `name` of the mixture, `router` in it, `shared` of the MLP that each token passes, its gate
+    `shared_gate`, and `choice_bias` of the experts. Empty: there is none. `projections` are the names of an expert's
+    gate, up and down, or of two tensors that have all experts' gates above ups, and downs."""
 
     num_experts: int
     intermediate_size: int
@@ -52,7 +53,7 @@ class MixtureConfig:
     dense_layers: tuple[int, ...] = ()
     name: str = "mlp"
     router: str = "gate"
-    projections: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    projections: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
     shared: str = ""
     shared_gate: str = ""
     choice_bias: str = ""

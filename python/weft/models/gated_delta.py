@@ -55,10 +55,10 @@ class GatedDelta:
         taken = weights.take(f"{prefix}conv1d.weight", convolution.channels, 1, convolution.taps)
         # The kernel reads the weights of adjacent channels together.
         self.convolution = taken.squeeze(1).float().t().contiguous().t()
-        rates = weights.take(f"{prefix}A_log", heads).float()
+        rates = weights.take_float(f"{prefix}A_log", heads)
         self.gates = DeltaGates(
             rates if rates.is_meta else rates.exp(),  # torch would import its compiler for it
-            weights.take(f"{prefix}dt_bias", heads).float(),
+            weights.take_float(f"{prefix}dt_bias", heads),
         )
         self.norm = Norm(weights.take(f"{prefix}norm.weight", value_size), config.rms_norm_eps)
         self.output = Linear(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
+import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
@@ -17,6 +18,9 @@ from weft.ops.experts import Experts
 from weft.ops.linear import Linear, Norm
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
+
+FUSED = ("experts.gate_up_proj", "experts.down_proj")
+"""The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
 
 
 class Mixture:
@@ -47,31 +51,27 @@ class Mixture:
 
 
 def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Mixture:
-    """Load a mixture with a matrix for each projection of each expert. `prefix` is that of the layer."""
+    """Load a mixture. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
-    hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
-    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, hidden)]
+    count = mixture.num_experts
+    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
-        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, hidden))
+        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
     bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
-    gate, up, down = mixture.projections
+    if len(mixture.projections) == 2:
+        routed = _fused(config, mixture, weights, prefix, mixture.projections)
+    elif f"{prefix}{FUSED[0]}" in weights:
+        routed = _fused(config, mixture, weights, prefix, FUSED)
+    else:
+        routed = _separate(config, mixture, weights, prefix)
     shared = _shared(config, mixture, weights, prefix)
+    gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
+    return Mixture(mixture, make_router(router), Experts(gate, up, down, config.activation), bias)
 
-    def matrices(name: str, shape: tuple[int, int], extra: Sequence[Tensor]) -> Matrices:
-        def read(expert: int) -> Tensor:
-            if expert >= count:
-                return extra[expert - count]
-            return weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape)
 
-        return Matrices(count + len(extra), read)
-
-    experts = Experts(
-        matrices(gate, (inner, hidden), shared[0]),
-        matrices(up, (inner, hidden), shared[1]),
-        matrices(down, (hidden, inner), shared[2]),
-        config.activation,
-    )
-    return Mixture(mixture, Linear(router), experts, bias)
+def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
+    """The product that gives a mixture's logits. They are float32, because rounding could change the choice."""
+    return Linear(weight, bias, out_dtype=torch.float32)
 
 
 class Matrices(Sequence[Tensor]):
@@ -95,10 +95,36 @@ class Matrices(Sequence[Tensor]):
         return self.read(index)
 
 
-def _shared(
-    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
-) -> list[list[Tensor]]:
-    """The gates, ups and downs of the shared experts: parts, of an expert's size, of one wide MLP."""
+Projections = list[Tensor | Sequence[Tensor]]
+"""The gates, ups and downs of experts."""
+
+
+def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
+    """The projections of the routed experts, stored as a matrix for each."""
+    hidden, inner = config.hidden_size, mixture.intermediate_size
+
+    def matrices(name: str, *shape: int) -> Matrices:
+        return Matrices(
+            mixture.num_experts,
+            lambda expert: weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape),
+        )
+
+    gate, up, down = mixture.projections
+    return [matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)]
+
+
+def _fused(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str, names: Sequence[str]
+) -> Projections:
+    """The projections of the routed experts, stored as two tensors: gates and ups, and downs."""
+    hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
+    up, down = names
+    gates, ups = weights.take_matrix(f"{prefix}{up}", count, 2 * inner, hidden).split(inner, 1)
+    return [gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)]
+
+
+def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
+    """The projections of the shared experts: parts, of an expert's size, of one wide MLP."""
     if not mixture.choice.num_shared:
         return [[], [], []]
     hidden, inner = config.hidden_size, mixture.intermediate_size
@@ -111,4 +137,10 @@ def _shared(
             strict=True,
         )
     )
-    return [list(gate.split(inner)), list(up.split(inner)), list(down.split(inner, 1))]
+    return [gate.split(inner), up.split(inner), down.split(inner, 1)]
+
+
+def _joined(first: Tensor | Sequence[Tensor], second: Tensor | Sequence[Tensor]) -> Matrices:
+    """The matrices of two sequences, one after the other."""
+    count = len(first)
+    return Matrices(count + len(second), lambda i: first[i] if i < count else second[i - count])

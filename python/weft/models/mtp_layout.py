@@ -51,6 +51,10 @@ class MtpLayout:
         """The prefix of the names of the module's decoder layer. Arguments as in `prefix`."""
         return (self.layer_pattern or self.pattern).format(module=module, layer=num_layers + module)
 
+    def first_name(self, num_layers: int) -> str:
+        """The name of the first module's projection, which tells the layout."""
+        return f"{self.prefix(0, num_layers)}{self.projection}.weight"
+
 
 APART = MtpLayout("layers.{module}.", "enorm", "hnorm", "eh_proj", "shared_head.norm", True)
 """The layout of modules that have a directory of their own."""

@@ -198,18 +198,23 @@ def _memory(config: ModelConfig) -> LayerMemory:
     return LayerMemory(replace(pages, window=NO_WINDOW))
 
 
+def has_modules(weights: Checkpoint, target: ModelConfig) -> bool:
+    """Whether a target's checkpoint has modules that its config counts. Those of Qwen3-Next are counted even if a
+    fine-tuned checkpoint lacks them."""
+    return target.num_mtp_modules > 0 and any(
+        layout.first_name(target.num_layers) in weights for layout in INSIDE
+    )
+
+
 def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
     """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
     none."""
-    wanted = []
-    for layout in (APART, *INSIDE):
-        name = f"{layout.prefix(0, num_layers)}{layout.projection}.weight"
-        if name in weights:
-            return layout
-        wanted.append(repr(name))
-    raise ModelError(
-        f"{weights.directory}: no MTP module here; its first would have one of {', '.join(wanted)}"
-    )
+    layouts = {layout.first_name(num_layers): layout for layout in (APART, *INSIDE)}
+    found = next((layout for name, layout in layouts.items() if name in weights), None)
+    if found is None:
+        names = ", ".join(map(repr, layouts))
+        raise ModelError(f"{weights.directory}: no MTP module here; its first would have one of {names}")
+    return found
 
 
 def _apart_config(data: Mapping[str, Any], where: str) -> tuple[type[Decoder], ModelConfig]:

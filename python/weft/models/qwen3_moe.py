@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from weft.models.config import MixtureConfig
+from weft.models.config import MixtureConfig, ModelConfig
 from weft.models.fields import Fields
 from weft.models.qwen3 import Qwen3
 from weft.ops.routing import Choice
@@ -19,6 +19,11 @@ class Qwen3Moe(Qwen3):
         "max_position_embeddings": 32768,
         "use_sliding_window": False,
     }
+
+    @classmethod
+    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
+        # If there is a window, all layers have it, as in transformers.
+        return super().parse_config({**data, "max_window_layers": 0}, where)
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def parse_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
     shared = fields.integer(shared_key) if has_shared else 0
     if shared % inner:
         raise fields.unsupported(
-            shared_key, f"is {shared}; weft runs a multiple of an expert's size, {inner}"
+            shared_key, f"is {shared}; weft runs multiples of 'moe_intermediate_size', which is {inner}"
         )
     return MixtureConfig(
         fields.integer(key),

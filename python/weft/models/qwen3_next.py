@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from weft.models.base import WeightSource
-from weft.models.config import ModelConfig, parse_decoder
+from weft.models.config import MTP_KEY, ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.gated_delta import GatedDelta, delta_memory
 from weft.models.layers import Mixer
 from weft.models.memory import LayerMemory, Pages, Recurrence
 from weft.models.qwen3_moe import parse_mixture
-from weft.models.rope import FULL, parse_rope
+from weft.models.rope import FULL
 
 LINEAR = "linear_attention"
 """The kind of layers with the gated delta rule, as `layer_types` names it."""
@@ -30,8 +29,10 @@ class Qwen3Next(Decoder):
         "qk_norm": True,
         "gated_attention": True,
         "norm_offset": 1.0,
+        "partial_rotary": True,
     }
     defaults: ClassVar[Mapping[str, Any]] = {
+        "num_key_value_heads": 2,
         "head_dim": 256,
         "max_position_embeddings": 32768,
         "partial_rotary_factor": 0.25,
@@ -40,22 +41,17 @@ class Qwen3Next(Decoder):
         "linear_key_head_dim": 128,
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
         "norm_topk_prob": True,
+        MTP_KEY: 1,  # checkpoints have a module, and config.json does not count it
     }
 
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        fields = Fields({**cls.defaults, **data}, where)
-        fields.must_be("hidden_act", "silu", "swish")
-        fields.must_be("attn_output_gate", True)
-        switches = {"rope": _parse_rope(fields), **cls.parse_mlp(fields)}
-        config = parse_decoder(fields.data, where, **cls.traits, **switches)
-        return replace(config, memories=_parse_memories(fields, config))
-
-    @classmethod
-    def parse_mlp(cls, fields: Fields) -> dict[str, Any]:
-        """Parse the switches of the layers' MLPs or mixtures."""
-        return {"mixture": parse_mixture(fields, has_shared=True)}
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        return {"memories": parse_memories(fields), "mixture": parse_mixture(fields, has_shared=True)}
 
     @classmethod
     def make_mixer(
@@ -84,20 +80,16 @@ class Qwen3Next(Decoder):
         return [*fused.view(groups, sum(shares), hidden).split(shares, 1), beta, decay]
 
 
-def _parse_rope(fields: Fields) -> Any:
-    return parse_rope(
-        fields, fields.integer("head_dim"), fields.integer("max_position_embeddings"), partial=True
-    )
-
-
-def _parse_memories(fields: Fields, config: ModelConfig) -> tuple[LayerMemory, ...]:
-    """The memory of each layer, which `layer_types` tells. Without it each layer of number
-    `full_attention_interval` (default 4) has attention, the others the gated delta rule."""
-    kinds = fields.data.get("layer_types")
+def parse_memories(fields: Fields) -> tuple[LayerMemory, ...]:
+    """The memory of each layer, which `layer_types` tells. Without it each layer of number `full_attention_interval`
+    (default 4) has attention, the others the gated delta rule."""
+    fields.must_be("hidden_act", "silu", "swish")
+    fields.must_be("attn_output_gate", True)
+    kinds, num_layers = fields.data.get("layer_types"), fields.integer("num_hidden_layers")
     if kinds is None:
         interval = fields.integer("full_attention_interval", 4)
-        kinds = [LINEAR if (layer + 1) % interval else FULL for layer in range(config.num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != config.num_layers or not set(kinds) <= {LINEAR, FULL}:
+        kinds = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers)]
+    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= {LINEAR, FULL}:
         raise fields.error(
             "layer_types", f"is {kinds!r}; it must name one of {LINEAR}, {FULL} for each layer"
         )
@@ -111,5 +103,6 @@ def _parse_memories(fields: Fields, config: ModelConfig) -> tuple[LayerMemory, .
         fields.integer("linear_value_head_dim"),
         fields.integer("linear_conv_kernel_dim"),
     )
-    pages = LayerMemory(Pages(config.num_kv_heads, config.head_dim, config.head_dim))
+    head_dim = fields.integer("head_dim")
+    pages = LayerMemory(Pages(fields.integer("num_key_value_heads"), head_dim, head_dim))
     return tuple(delta if kind == LINEAR else pages for kind in kinds)

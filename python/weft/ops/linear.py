@@ -69,6 +69,7 @@ class Linear:
     activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
+    out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
     tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
         possible.
     """
@@ -82,6 +83,7 @@ class Linear:
         gated: bool = False,
         scale: float = 1.0,
         softcap: float = 0.0,
+        out_dtype: torch.dtype | None = None,
         tiled: bool | None = None,
     ) -> None:
         parts = [weight] if isinstance(weight, Tensor) else list(weight)
@@ -89,6 +91,7 @@ class Linear:
         self.num_inputs = parts[0].shape[-1]
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
+        self.out_dtype = out_dtype
         is_cpu = parts[0].device.type == "cpu"
         can_tile = is_cpu and all(part.dtype is torch.bfloat16 for part in parts) and bool(_core.has_tiles())
         require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
@@ -117,7 +120,7 @@ class Linear:
         read it before earlier kernels end.
         """
         if out is None:
-            out = x.new_empty(x.shape[0], self.num_outputs)
+            out = x.new_empty(x.shape[0], self.num_outputs, dtype=self.out_dtype)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         _LINEAR(
             x, self.weight, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
@@ -155,9 +158,8 @@ def _parts(
         rows.shape == total.shape == x.shape, f"x, rows and total have one shape, not {list(x.shape)}, "
         f"{list(rows.shape)} and {list(total.shape)}",
     )  # fmt: skip
-    read = (x, rows) if residual is None else (x, rows, residual)
     require(
-        all(total.data_ptr() != tensor.data_ptr() for tensor in read),
+        not any(total is tensor for tensor in (x, rows, residual)),
         "the total may be neither x nor the added rows nor the residual",
     )
     return rows, added.norm.weight, added.norm.eps, total
@@ -268,18 +270,32 @@ def _linear_cuda(
     elif norm is not None:
         source, x = x, x.new_empty(x.shape)
         _norm_cuda(source, norm, eps, x)
-    if residual is not None and epilogue.is_linear:
+    if residual is not None and epilogue.is_linear and out.dtype is x.dtype:
         torch.addmm(residual, x, weight.t(), alpha=scale, out=out)
         if bias is not None:
             out.add_(bias, alpha=scale)
     else:
-        sums = x.new_empty(x.shape[0], weight.shape[0]) if gated or residual is not None else out
-        torch.mm(x, weight.t(), out=sums) if bias is None else torch.addmm(bias, x, weight.t(), out=sums)
-        if not epilogue.is_linear or scale != 1:
+        sums = out
+        if gated or residual is not None:
+            sums = out.new_empty(x.shape[0], weight.shape[0])
+        _multiply(x, weight, bias, sums)
+        if sums is not out or not epilogue.is_linear or scale != 1:
             with device_of(x):
                 triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
     if also is not None:
         also.copy_(out)
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """x @ weight.T + bias, by torch on CUDA."""
+    if out.dtype is not x.dtype:
+        torch.mm(x, weight.t(), out_dtype=out.dtype, out=out)
+        if bias is not None:
+            out.add_(bias)
+    elif bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
 
 
 def _norm_cpu(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:

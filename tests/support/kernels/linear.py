@@ -32,12 +32,14 @@ class Case:
     gated: bool = False
     scale: float = 1.0
     softcap: float = 0.0
+    wide_out: bool = False
+    """The results are float32."""
     dtype: str = "float32"
 
     def __str__(self) -> str:
         flags = [
             name
-            for name in ("bias", "norm", "added", "wide_norms", "residual", "gated")
+            for name in ("bias", "norm", "added", "wide_norms", "residual", "gated", "wide_out")
             if getattr(self, name)
         ]
         if self.activation is not None:
@@ -55,8 +57,14 @@ class Case:
         return Epilogue.of(self.activation, self.gated, self.scale, self.softcap)
 
     @property
+    def out_dtype(self) -> torch.dtype | None:
+        return torch.float32 if self.wide_out else None
+
+    @property
     def tolerance(self) -> float:
         """The allowed error, relative to the largest value."""
+        if self.wide_out:
+            return 1e-5
         return {"float32": 5e-6, "float16": 3e-3, "bfloat16": 2e-2}[self.dtype]
 
 
@@ -88,6 +96,7 @@ CASES = (
     Case(202, 515, rows=7, norm=True, added=True, bias=True, activation=SWIGLU, gated=True),
     Case(96, 520, norm=True, added=True, wide_norms=True, dtype="float16"),
     Case(96, 512, norm=True, residual=True, wide_norms=True, dtype="float16"),
+    Case(70, 520, rows=3, bias=True, wide_out=True, dtype="float16"),
 )
 
 
@@ -126,6 +135,7 @@ class Inputs:
             gated=case.gated,
             scale=case.scale,
             softcap=case.softcap,
+            out_dtype=case.out_dtype,
         )
 
     def wanted_total(self) -> Tensor:

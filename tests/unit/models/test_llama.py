@@ -68,6 +68,12 @@ LATENT = {
     "topk_group": 2,
 }
 MSCALES = {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}
+EXPERTS = {
+    "num_experts": 6,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"tie_word_embeddings": False}),
     "llama-tied-biased": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -114,6 +120,40 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "olmo2": ("Olmo2", {"attention_bias": True, "num_key_value_heads": 3}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "layer_types": MIXED,
+            "sliding_window": 24,
+            "rope_parameters": {"sliding_attention": PLAIN, "full_attention": YARN},
+        },
+    ),
+    "gemma": ("Gemma", {"hidden_size": 36, "attention_bias": True}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 40,
+            "attn_logit_softcapping": 0.7,
+            "final_logit_softcapping": 0.5,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "layer_types": MIXED,
+            "query_pre_attn_scalar": 40,
+            "final_logit_softcapping": 0.5,
+            "rope_parameters": {
+                "sliding_attention": PLAIN,
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e3, "factor": 8.0},
+            },
+        },
+    ),
     "deepseek-v3": ("DeepseekV3", {**LATENT, "rope_parameters": MSCALES, "first_k_dense_replace": 0}),
     "deepseek-v3-biased": (
         "DeepseekV3",
@@ -149,7 +189,45 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "MiniCPM3",
         {**LATENT, "attention_bias": True, "mlp_bias": True, "rope_parameters": MSCALES},
     ),
+    "mixtral": ("Mixtral", {**EXPERTS, "sliding_window": 24}),
+    "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
+    "qwen3_moe-sparse": (
+        "Qwen3Moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "qwen2_moe": ("Qwen2Moe", {**EXPERTS, "head_dim": 8, "shared_expert_intermediate_size": 72}),
+    "qwen2_moe-windows": (
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "head_dim": 8,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0],
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "use_sliding_window": True,
+            "sliding_window": 24,
+            "max_window_layers": 2,
+        },
+    ),
+    "olmoe": ("Olmoe", {**EXPERTS, "head_dim": 8}),
+    "olmoe-biased": (
+        "Olmoe",
+        {**EXPERTS, "head_dim": 8, "norm_topk_prob": True, "attention_bias": True},
+    ),
+    "granitemoe": (
+        "GraniteMoe",
+        {
+            **EXPERTS,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 5.0,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
+"""The hidden sizes of Gemma are squares, so that the factor of embeddings is exact in 16 bits."""
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:

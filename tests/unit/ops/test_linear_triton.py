@@ -167,7 +167,7 @@ def interpret() -> dict[str, Any]:
         case, norm, residual = inputs.case, inputs.norm, inputs.residual
         x = inputs.x[rows]
         tiles = Tiles(32, 32, shares, 3) if shares else None
-        out = x.new_empty(len(x), case.results) if out is None else out
+        out = x.new_empty(len(x), case.results, dtype=case.out_dtype) if out is None else out
         linear(
             x, inputs.weight, inputs.bias, norm and norm.weight, norm.eps if norm else 0.0,
             None if residual is None else residual[rows], case.epilogue, out, tiles=tiles,
