@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.models.config import ModelConfig
-from weft.models.deepseek_v3 import shared_mixture
+from weft.models.deepseek_v3 import first_layers, shared_mixture
 from weft.models.fields import Fields
 from weft.models.latent import LatentDecoder, parse_latent
 
@@ -25,6 +25,5 @@ class DeepseekV2(LatentDecoder):
         if data.get("topk_method") == "group_limited_greedy":
             groups = fields.integer("n_group")
             choice = {"num_groups": groups, "num_top_groups": fields.integer("topk_group")}
-        dense = fields.integer("first_k_dense_replace", 0, least=0)
-        mixture = shared_mixture(fields, tuple(range(dense)), **choice)
+        mixture = shared_mixture(fields, first_layers(fields, 0), **choice)
         return parse_latent(data, where, mixture=mixture, adjacent_pairs=True)

@@ -17,8 +17,13 @@ class DeepseekV3(LatentDecoder):
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         fields = Fields(data, where)
-        dense = fields.integer("first_k_dense_replace", 3, least=0)
-        return parse_latent(data, where, mixture=parse_mixture(fields, tuple(range(dense))))
+        return parse_latent(data, where, mixture=parse_mixture(fields, first_layers(fields, 3)))
+
+
+def first_layers(fields: Fields, default: int) -> tuple[int, ...]:
+    """Parse the layers that have an MLP in place of a mixture."""
+    count = fields.integer("first_k_dense_replace", default, least=0)
+    return tuple(range(min(count, fields.integer("num_hidden_layers"))))
 
 
 def parse_mixture(fields: Fields, dense_layers: tuple[int, ...]) -> MixtureConfig:
