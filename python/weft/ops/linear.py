@@ -129,6 +129,14 @@ class Linear:
         return out
 
 
+def multiply(x: Tensor, weight: Tensor, norm: Norm | None, live: Tensor | None = None) -> Tensor:
+    """The product of `Linear` on CUDA, for a weight [out, in]."""
+    out = x.new_empty(x.shape[0], weight.shape[0])
+    norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    _LINEAR(x, weight, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    return out
+
+
 def add_norm(
     x: Tensor, rows: Tensor, norm: Norm, out: Tensor | None = None, live: Tensor | None = None
 ) -> Tensor:
