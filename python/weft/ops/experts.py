@@ -123,7 +123,7 @@ def _packed(
         )
         if memory.device.type == "cpu":
             pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
-        else:
+        elif not memory.is_meta:  # torch would import its compiler to concatenate
             torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
     return memory, (num_outputs, num_inputs)
 
