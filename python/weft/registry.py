@@ -52,6 +52,7 @@ MODELS = {
     "MixtralForCausalLM": "weft.models.mixtral:Mixtral",
     "Qwen2MoeForCausalLM": "weft.models.qwen2_moe:Qwen2Moe",
     "Qwen3MoeForCausalLM": "weft.models.qwen3_moe:Qwen3Moe",
+    "GptOssForCausalLM": "weft.models.gpt_oss:GptOss",
     "OlmoeForCausalLM": "weft.models.olmoe:Olmoe",
     "GraniteMoeForCausalLM": "weft.models.granite_moe:GraniteMoe",
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
