@@ -21,6 +21,7 @@
 #include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
+#include "kernels/layer/mxfp4.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/recur.h"
 #include "kernels/layer/rows.h"
@@ -215,6 +216,18 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
   std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
   call.packed = pointer<void>(packed), call.first = first, call.panel_step = panel_step, call.tiled = tiled;
   return kernel_of([call] { pack_cpu(call); });
+}
+
+Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
+           std::int64_t scale_row) {
+  const Mxfp4Call call{pointer<const std::uint8_t>(blocks),
+                       pointer<const std::uint8_t>(scales),
+                       pointer<std::uint16_t>(out),
+                       rows,
+                       groups,
+                       block_row,
+                       scale_row};
+  return kernel_of([call] { mxfp4_cpu(call); });
 }
 
 EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows,
@@ -487,6 +500,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("experts_cpu", &experts);
   m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
+  m.def("mxfp4_cpu", &mxfp4);
   m.def("has_tiles", &has_tiles);
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);

@@ -57,6 +57,7 @@ MODELS = {
     "Qwen3_5ForConditionalGeneration": "weft.models.qwen3_5:Qwen35",
     "Qwen3_5MoeForCausalLM": "weft.models.qwen3_5:Qwen35Moe",
     "Qwen3_5MoeForConditionalGeneration": "weft.models.qwen3_5:Qwen35Moe",
+    "GptOssForCausalLM": "weft.models.gpt_oss:GptOss",
     "OlmoeForCausalLM": "weft.models.olmoe:Olmoe",
     "GraniteMoeForCausalLM": "weft.models.granite_moe:GraniteMoe",
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",

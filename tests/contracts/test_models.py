@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,3 +254,19 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
             assert logits.device.type == hidden.aux.device.type == "cuda"
             assert logits.shape == (2, width, SIZES["vocab_size"])
             assert hidden.aux.shape == (2, width, SIZES["hidden_size"])
+
+
+def test_checking_weights_needs_neither_transformers_nor_torchs_compiler(tmp_path: Path) -> None:
+    """Both take seconds to import."""
+    for name in MODELS:
+        save(name, tmp_path / name)
+    code = f"""
+import sys
+from pathlib import Path
+from weft.models.weights import check_weights, read_config
+for path in Path({str(tmp_path)!r}).iterdir():
+    check_weights(*read_config(path), path)
+    print(path.name, *{{"transformers", "torch._dynamo"}} & sys.modules.keys())
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert sorted(run.stdout.split()) == sorted(MODELS), run.stdout + run.stderr

@@ -16,8 +16,10 @@ from weft.engine.kv.size import DEVICE_FRACTION, SHARED_FRACTION
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model
 from weft.models.config import ModelConfig
+from weft.models.decoder import Decoder
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.memory import token_bytes
+from weft.models.mixture import Mixture
 from weft.models.mtp_module import MtpModules, has_modules
 from weft.models.progress import size_of
 from weft.models.states import slot_bytes
@@ -57,6 +59,21 @@ class ModelFacts:
     def weight_bytes(self) -> int:
         """Bytes of the weights in memory, without the padding of packed matrices."""
         return self.headers.num_bytes
+
+    @property
+    def mixtures(self) -> list[Mixture]:
+        """The mixtures of experts in layers of weft's own modules."""
+        layers = self.model.layers if isinstance(self.model, Decoder) else []
+        return [layer.mlp for layer in layers if isinstance(layer.mlp, Mixture)]
+
+    @property
+    def active_parameters(self) -> int:
+        """The number of parameters without those of experts that a token does not choose."""
+        idle = sum(
+            mixture.experts.parameters_of_one * (mixture.config.num_experts - mixture.config.choice.top_k)
+            for mixture in self.mixtures
+        )
+        return self.headers.num_parameters - idle
 
     @property
     def token_bytes(self) -> int:
@@ -109,6 +126,19 @@ def weights_line(facts: ModelFacts) -> str:
     return (
         f"weights: {headers.num_parameters / 1e6:,.0f} million parameters, {size_of(headers.stored_bytes)} in {files}; "
         f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}"
+    )
+
+
+def experts_line(facts: ModelFacts) -> str:
+    """The mixtures of experts, and the parameters that a token uses. Empty for a model without mixtures."""
+    mixture, count = facts.config.mixture, len(facts.mixtures)
+    if mixture is None or not count:
+        return ""
+    num_shared = mixture.choice.num_shared
+    shared = f" and {num_shared} shared" if num_shared else ""
+    return (
+        f"experts: {mixture.num_experts}{shared} in {count} of {facts.config.num_layers} layers, "
+        f"{mixture.choice.top_k}{shared} for each token: {facts.active_parameters / 1e6:,.0f} million active parameters"
     )
 
 
@@ -178,10 +208,12 @@ def fact_lines(facts: ModelFacts, free_bytes: int) -> list[str]:
     tokenizer = load_tokenizer(facts.path)
     config = facts.config
     engine = EngineConfig().resolved(config.max_position_embeddings, 0, facts.device.type, config.has_states)
+    experts = experts_line(facts)
     return [
         runner_line(facts),
         shape_line(facts),
         weights_line(facts),
+        *([experts] if experts else []),
         cache_line(facts, engine),
         room_line(facts, engine, free_bytes),
         tokenizer_line(facts, tokenizer),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 MTP_KEY = "num_nextn_predict_layers"
 MTP_KEYS = (MTP_KEY, "mtp_num_hidden_layers")
 """The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
+
+MXFP4 = "mxfp4"
+"""A method of quantization (`weft.ops.mxfp4`)."""
 
 QWENS_FULL_LAYERS = 28
 """The default of `max_window_layers` in Qwen models."""
@@ -45,7 +48,8 @@ class MixtureConfig:
     `intermediate_size` is that of an expert. `dense_layers` have an MLP instead. The other fields are names in the
     checkpoint: `name` of the mixture, `router` in it, `shared` of the MLP that each token passes, its gate
     `shared_gate`, and `choice_bias` of the experts. Empty: there is none. `projections` are the names of an expert's
-    gate, up and down, or of two tensors that have all experts' gates above ups, and downs."""
+    gate, up and down, or of two tensors that have all experts' gates above ups, and downs. `quantization` is the
+    method of the experts' weights in the checkpoint."""
 
     num_experts: int
     intermediate_size: int
@@ -57,6 +61,7 @@ class MixtureConfig:
     shared: str = ""
     shared_gate: str = ""
     choice_bias: str = ""
+    quantization: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,6 +227,7 @@ def parse_decoder(
     partial_rotary: bool = False,
     two_ropes: bool = False,
     config_class: type[ModelConfig] = ModelConfig,
+    quantizations: Sequence[str] = (),
     **traits: Any,
 ) -> ModelConfig:
     """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are
@@ -231,9 +237,10 @@ def parse_decoder(
     full_every: without `layer_types`, each layer of this number has no window; 0 if all have one.
     partial_rotary: `partial_rotary_factor`.
     two_ropes: layers with windows have a rotation of their own, which `parse_rope` reads.
+    quantizations: methods of quantized checkpoints that the architecture loads.
     """
     fields = Fields(data, where)
-    refuse_quantized(fields)
+    refuse_quantized(fields, quantizations)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -287,12 +294,24 @@ def _parse_ropes(
     return {"rope": ropes[FULL], "ropes": tuple(ropes[kind] for kind in kinds)}
 
 
-def refuse_quantized(fields: Fields) -> None:
-    """Raise `ModelError` for the config of a quantized checkpoint."""
+UNKNOWN = "unknown"
+"""The method of a quantized checkpoint whose config does not name it."""
+
+
+def quantization(fields: Fields) -> str:
+    """The method of a quantized checkpoint, "" for others."""
     settings = fields.data.get("quantization_config")
-    if settings is not None:
-        method = settings.get("quant_method") if isinstance(settings, dict) else None
-        named = f"says {method!r}" if isinstance(method, str) else "is there"
+    if settings is None:
+        return ""
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    return method if isinstance(method, str) and method else UNKNOWN
+
+
+def refuse_quantized(fields: Fields, allowed: Sequence[str] = ()) -> None:
+    """Raise `ModelError` for the config of a quantized checkpoint, unless `allowed` has its method."""
+    method = quantization(fields)
+    if method and method not in allowed:
+        named = "is there" if method == UNKNOWN else f"says {method!r}"
         raise fields.error(
             "quantization_config",
             f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16",

@@ -5,14 +5,14 @@ Shared experts serve each token. They are stored as experts after the routed one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import overload
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import MixtureConfig, ModelConfig
+from weft.models.matrices import Matrices
 from weft.models.residual import Residual
 from weft.ops.experts import Experts
 from weft.ops.linear import Linear, Norm
@@ -21,6 +21,10 @@ from weft.ops.rows import copy_rows_
 
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
 """The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
+
+Matrix = Tensor | Sequence[Tensor]
+Projections = tuple[Matrix, Matrix, Matrix]
+"""The gates, ups and downs of all experts, as `Experts` takes them."""
 
 
 class Mixture:
@@ -66,37 +70,26 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
         routed = _separate(config, mixture, weights, prefix)
     shared = _shared(config, mixture, weights, prefix)
     gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
-    return Mixture(mixture, make_router(router), Experts(gate, up, down, config.activation), bias)
+    return make_mixture(config, mixture, make_router(router), (gate, up, down), bias)
+
+
+def make_mixture(
+    config: ModelConfig,
+    mixture: MixtureConfig,
+    router: Linear,
+    projections: Projections,
+    choice_bias: Tensor | None = None,
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+) -> Mixture:
+    """Make a mixture of loaded parts. `biases` are those of the projections, [E, outputs] each."""
+    gate, up, down = biases
+    experts = Experts(*projections, config.activation, gate_bias=gate, up_bias=up, down_bias=down)
+    return Mixture(mixture, router, experts, choice_bias)
 
 
 def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
     """The product that gives a mixture's logits. They are float32, because rounding could change the choice."""
     return Linear(weight, bias, out_dtype=torch.float32)
-
-
-class Matrices(Sequence[Tensor]):
-    """Matrices that are read one after another, each when it is needed."""
-
-    def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
-        self.size, self.read = count, read
-
-    def __len__(self) -> int:
-        return self.size
-
-    @overload
-    def __getitem__(self, index: int) -> Tensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
-        if isinstance(index, slice):
-            return [self.read(i) for i in range(*index.indices(self.size))]
-        if not 0 <= index < self.size:
-            raise IndexError(index)
-        return self.read(index)
-
-
-Projections = list[Tensor | Sequence[Tensor]]
-"""The gates, ups and downs of experts."""
 
 
 def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
@@ -110,7 +103,7 @@ def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource
         )
 
     gate, up, down = mixture.projections
-    return [matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)]
+    return matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)
 
 
 def _fused(
@@ -120,13 +113,13 @@ def _fused(
     hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
     up, down = names
     gates, ups = weights.take_matrix(f"{prefix}{up}", count, 2 * inner, hidden).split(inner, 1)
-    return [gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)]
+    return gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)
 
 
 def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
     """The projections of the shared experts: parts, of an expert's size, of one wide MLP."""
     if not mixture.choice.num_shared:
-        return [[], [], []]
+        return (), (), ()
     hidden, inner = config.hidden_size, mixture.intermediate_size
     wide = mixture.choice.num_shared * inner
     gate, up, down = (
@@ -137,10 +130,10 @@ def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, 
             strict=True,
         )
     )
-    return [gate.split(inner), up.split(inner), down.split(inner, 1)]
+    return gate.split(inner), up.split(inner), down.split(inner, 1)
 
 
-def _joined(first: Tensor | Sequence[Tensor], second: Tensor | Sequence[Tensor]) -> Matrices:
+def _joined(first: Matrix, second: Matrix) -> Matrices:
     """The matrices of two sequences, one after the other."""
     count = len(first)
     return Matrices(count + len(second), lambda i: first[i] if i < count else second[i - count])

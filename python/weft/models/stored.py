@@ -22,6 +22,7 @@ from torch import Tensor
 
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
+from weft.models.mxfp4 import BLOCKS, SCALES
 from weft.runtime.host_memory import MAP_NORESERVE
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
@@ -87,7 +88,19 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 def count_parameters(directory: Path) -> int:
     """The number of parameters in a directory's weights. Reads only headers. Raises `ModelError`."""
-    return sum(prod(tensor.shape) for tensor in stored_tensors(directory).values())
+    return parameters_of(stored_tensors(directory))
+
+
+def parameters_of(tensors: Mapping[str, Stored]) -> int:
+    """The number of parameters in tensors by name. Of those in MXFP4, a byte of the blocks has two, and the scales are
+    none."""
+    total = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype == "U8" and name.endswith(BLOCKS):
+            total += 2 * prod(tensor.shape)
+        elif tensor.dtype != "U8" or not name.endswith(SCALES):
+            total += prod(tensor.shape)
+    return total
 
 
 def _header(path: Path) -> dict[str, Stored]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.fields import Fields
+from weft.models.mxfp4 import Mxfp4Tensor
 
 KEY = "text_config"
 OLD, NEW, PLAIN = "language_model.model.", "model.language_model.", "model."
@@ -49,6 +50,9 @@ class TextWeights:
 
     def take_float(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_float(self._name(name), *shape)
+
+    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
+        return self._weights.take_mxfp4(self._name(name), *shape)
 
     def take_all(self) -> dict[str, Tensor]:
         return self._weights.take_all()

@@ -24,10 +24,12 @@ from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig, refuse_quantized
 from weft.models.fields import Fields, UnsupportedConfig
 from weft.models.mtp_layout import INSIDE
+from weft.models.mxfp4 import BLOCKS, SCALES, Mxfp4Tensor
 from weft.models.progress import LoadProgress
 from weft.models.stored import DTYPES as STORED_DTYPES
-from weft.models.stored import MappedFiles, Stored, stored_tensors
+from weft.models.stored import MappedFiles, Stored, parameters_of, stored_tensors
 from weft.ops.huge_pages import converted
+from weft.ops.mxfp4 import BLOCK, BYTES
 from weft.ops.packing import PackingThreads
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
@@ -53,12 +55,11 @@ _LAYER = re.compile(r"layers\.(\d+)\.")
 class Checkpoint:
     """The tensors of a directory's `model.safetensors`, or of the shards in its index. A context manager.
 
-    `take`, `take_matrix` and `take_raw` return tensors by name; `finish` raises if some were never taken. On the device
-    "meta", `take` and `take_matrix` read only headers, and return tensors without contents. Then `taken` has the names
-    in order, `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` are the dtypes of
-    matrices there. `like` is such a checkpoint of the
-    same model: its order is the one in which the system reads the files. `progress` is advanced by the bytes of each
-    tensor."""
+    The methods `take...` return tensors by name; `finish` raises if some were never taken. On the device "meta", all
+    but `take_raw` read only headers, and return tensors without contents. Then `taken` has the names in order,
+    `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` are the dtypes of matrices
+    there. `like` is such a checkpoint of the same model: its order is the one in which the system reads the files.
+    `progress` is advanced by the bytes of each tensor."""
 
     def __init__(
         self,
@@ -96,8 +97,8 @@ class Checkpoint:
 
     @property
     def num_parameters(self) -> int:
-        """The number of elements of the tensors that were taken."""
-        return sum(prod(self._stored[name].shape) for name in self.taken)
+        """The number of parameters in the tensors that were taken."""
+        return parameters_of({name: self._stored[name] for name in self.taken})
 
     @property
     def num_files(self) -> int:
@@ -132,6 +133,31 @@ class Checkpoint:
         self.matrix_dtypes.add(dtype)
         matrix = converted(tensor, dtype) if self.device.type == "cpu" else tensor.to(self.device, dtype)
         return self._counted(matrix)
+
+    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
+        """Tensor `name` [E, out, in], which is stored in MXFP4. Its matrices have the dtype of the weights, and are on
+        the model's device."""
+        count, num_outputs, num_inputs = shape
+        if num_inputs % BLOCK:
+            raise ModelError(
+                f"{self.directory}: config.json wants rows of {num_inputs} numbers in tensor {name!r}; MXFP4 has "
+                f"blocks of {BLOCK}"
+            )
+        dtype = self.config.weight_dtype or torch.bfloat16
+        self.matrix_dtypes.add(dtype)
+        self.num_bytes += prod(shape) * dtype.itemsize
+        groups = count, num_outputs, num_inputs // BLOCK
+        blocks = self._bytes(name + BLOCKS, *groups, BYTES)
+        return Mxfp4Tensor(blocks, self._bytes(name + SCALES, *groups), dtype, self.device)
+
+    def _bytes(self, name: str, *shape: int) -> Tensor:
+        self._check(name, shape)
+        stored = self._stored[name]
+        if stored.dtype != "U8":
+            raise ModelError(f"{stored.path}: tensor {name!r} is {stored.dtype}; expected MXFP4, of U8")
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=torch.uint8, device=META)
+        return self._read(name).contiguous()
 
     def _floats(self, name: str, *shape: int) -> Tensor:
         self._check(name, shape)
@@ -198,7 +224,8 @@ class Checkpoint:
     def _why_missing(self, name: str) -> str:
         """Tell what to do about a tensor that is missing."""
         config = self.config
-        if any(other.endswith(_QUANTIZED) for other in self._stored):
+        knows = config.mixture is not None and config.mixture.quantization
+        if not knows and any(other.endswith(_QUANTIZED) for other in self._stored):
             return "The weights are quantized, which is not supported; use the original model, in bfloat16"
         if name == "lm_head.weight":
             return (
@@ -467,7 +494,6 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
         raise ModelError(
             f"{where}: 'architectures' is {names!r}; it must name one, such as ['LlamaForCausalLM']"
         )
-    refuse_quantized(Fields(data, where))
     native: type[Model] | None = load("models", names[0]) if names[0] in MODELS else None
     unsupported, why = None, f"weft has no module of its own for {names[0]}"
     if native is not None:
@@ -475,6 +501,7 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
             return native, native.parse_config(data, where)
         except UnsupportedConfig as error:
             unsupported, why = error, str(error)
+    refuse_quantized(Fields(data, where))
     generic: type[Model] = load("generic models", "transformers")
     try:
         return generic, replace(generic.parse_config(data, where), why_generic=why)

@@ -62,9 +62,15 @@ class Experts:
             f"{self.inner} outputs",
         )
         # The kernels add biases to sums in float32.
-        biases = [bias.float() for bias in (gate_bias, up_bias) if bias is not None]
-        self.up_bias = torch.cat(biases, 1) if biases else None
+        self.up_bias = _joined(gate_bias, up_bias)
         self.down_bias = None if down_bias is None else down_bias.float().contiguous()
+
+    @property
+    def parameters_of_one(self) -> int:
+        """The number of parameters of an expert."""
+        ups = self.inner * (2 if self.gated else 1)
+        biases = ups * (self.up_bias is not None) + self.num_outputs * (self.down_bias is not None)
+        return ups * self.num_inputs + self.num_outputs * self.inner + biases
 
     def __call__(
         self,
@@ -91,6 +97,16 @@ class Experts:
             int(act.function), act.slope, act.limit, act.shift, out, live, residual,
         )  # fmt: skip
         return out
+
+
+def _joined(gate: Tensor | None, up: Tensor | None) -> Tensor | None:
+    """The biases of gates and ups [E, I], side by side in float32. `gate` is None for MLPs without gates."""
+    if gate is None or up is None:
+        return None if up is None else up.float().contiguous()
+    joined = up.new_empty(len(up), gate.shape[1] + up.shape[1], dtype=torch.float32)
+    if not joined.is_meta:  # torch would import its compiler to concatenate
+        torch.cat((gate.float(), up.float()), 1, out=joined)
+    return joined
 
 
 def _packed(
@@ -123,7 +139,7 @@ def _packed(
         )
         if memory.device.type == "cpu":
             pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
-        else:
+        elif not memory.is_meta:  # torch would import its compiler to concatenate
             torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
     return memory, (num_outputs, num_inputs)
 

@@ -40,8 +40,12 @@ def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     would keep it, and a model's weights are converted one after another."""
     if tensor.dtype is dtype or not tensor.numel():
         return tensor.to(dtype)
-    memory = _mapped(tensor.numel() * dtype.itemsize)
-    return memory.view(dtype).view(tensor.shape).copy_(tensor)
+    return temporary(tensor.shape, dtype).copy_(tensor)
+
+
+def temporary(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor for a short time, as that of `converted`. It has at least one element."""
+    return _mapped(math.prod(shape) * dtype.itemsize).view(dtype).view(tuple(shape))
 
 
 def reserved(shape: Sequence[int], dtype: torch.dtype) -> Tensor:

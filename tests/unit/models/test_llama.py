@@ -215,6 +215,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Olmoe",
         {**EXPERTS, "head_dim": 8, "norm_topk_prob": True, "attention_bias": True},
     ),
+    "gpt_oss": ("GptOss", {**EXPERTS, "sliding_window": 24, "swiglu_limit": 0.5}),
+    "gpt_oss-plain": (
+        "GptOss",
+        {
+            **EXPERTS,
+            "attention_bias": False,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 24,
+            "swiglu_alpha": 1.2,
+            "swiglu_limit": 0.3,
+            "rope_parameters": PLAIN,
+            "tie_word_embeddings": True,
+        },
+    ),
     "granitemoe": (
         "GraniteMoe",
         {

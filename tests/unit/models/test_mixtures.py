@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +12,9 @@ import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.families import FAMILIES, save
 from support.launch_check import cuda_device_guard
+from weft.client.model_facts import ModelFacts, experts_line, fact_lines
 from weft.models import mixture
 from weft.models.config import ModelConfig
 from weft.models.residual import Residual
@@ -48,6 +51,26 @@ def test_shared_experts_are_as_wide_as_the_routed_ones() -> None:
     found = parsed("Qwen2Moe").mixture
     assert found is not None
     assert (found.choice.num_shared, found.choice.shared_gate, found.intermediate_size) == (4, True, 1408)
+
+
+@pytest.mark.parametrize(
+    ("family", "count", "line"),
+    [
+        ("qwen3_moe", 4, "experts: 6 in 3 of 4 layers, 2 for each token"),
+        ("qwen2_moe", 4, "experts: 6 and 2 shared in 3 of 4 layers, 2 and 2 shared for each token"),
+        ("gpt_oss", 4, "experts: 6 in 4 of 4 layers, 2 for each token"),
+    ],
+)
+def test_inspection_shows_experts(family: str, count: int, line: str, tmp_path: Path) -> None:
+    changes = {"mlp_only_layers": [1], "shared_expert_intermediate_size": 48} if "qwen" in family else {}
+    network = save(family, {**FAMILIES[family], **changes}, tmp_path)
+    facts = ModelFacts.read(tmp_path, torch.device("cpu"))
+    idle = sum(
+        each.numel() * count // 6 for name, each in network.named_parameters() if ".mlp.experts." in name
+    )
+    assert facts.active_parameters == facts.headers.num_parameters - idle
+    assert line in experts_line(facts)
+    assert any(line in each for each in fact_lines(facts, 10**9))
 
 
 def test_logits_of_routers_are_not_rounded_on_cuda() -> None:

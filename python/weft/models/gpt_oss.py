@@ -1,0 +1,134 @@
+"""GPT-OSS: mixtures of experts with biases, attention windows in every other layer, and sink logits.
+
+Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from weft.models.base import WeightSource
+from weft.models.config import MXFP4, MixtureConfig, ModelConfig, quantization
+from weft.models.decoder import Decoder
+from weft.models.fields import Fields
+from weft.models.layers import FeedForward
+from weft.models.matrices import Matrices
+from weft.models.mixture import Projections, make_mixture, make_router
+from weft.ops.activation import Activation, Function
+from weft.ops.routing import Choice, Scores
+
+ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""The scaling of a config without one."""
+
+IN_16_BITS = {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}
+"""The modules of a checkpoint in MXFP4 that are not in it."""
+
+
+class GptOss(Decoder):
+    """See `Decoder`."""
+
+    traits: ClassVar[Mapping[str, Any]] = {
+        "sink_logits": True,
+        "windowed": True,
+        "full_every": 2,
+        "quantizations": (MXFP4,),
+    }
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "attention_bias": True,
+        "head_dim": 64,
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150000.0,
+        "sliding_window": 128,
+    }
+
+    @classmethod
+    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
+        if not (data.get("rope_parameters") or data.get("rope_scaling")):
+            data = {**data, "rope_parameters": ROPE}
+        if quantization(Fields(data, where)) == MXFP4 and not (data.get("dtype") or data.get("torch_dtype")):
+            data = {**data, "dtype": "bfloat16"}
+        return super().parse_config(data, where)
+
+    @classmethod
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        fields.must_be("hidden_act", "silu")
+        method = quantization(fields)
+        if method == MXFP4:
+            named = fields.data["quantization_config"].get("modules_to_not_convert")
+            if named is not None and (not isinstance(named, list) or {*named} != IN_16_BITS):
+                raise fields.error(
+                    "quantization_config",
+                    f"has modules_to_not_convert {named!r}; weft loads checkpoints with only experts in MXFP4",
+                )
+        mixture = MixtureConfig(
+            fields.integer("num_local_experts", 128),
+            fields.integer("intermediate_size"),
+            Choice(fields.integer("num_experts_per_tok", 4), Scores.TOP_SOFTMAX),
+            router="router",
+            projections=("experts.gate_up_proj", "experts.down_proj"),
+            quantization=method,
+        )
+        activation = Activation(
+            Function.SILU,
+            slope=fields.number("swiglu_alpha", 1.702),
+            limit=fields.number("swiglu_limit", 7.0),
+            shift=1.0,
+        )
+        return {"mixture": mixture, "activation": activation}
+
+    @classmethod
+    def make_mlp(cls, config: ModelConfig, weights: WeightSource, prefix: str, layer: int) -> FeedForward:
+        mixture, prefix = config.mixture, f"{prefix}mlp."
+        assert mixture is not None
+        hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
+        router = make_router(
+            [weights.take_matrix(f"{prefix}router.weight", count, hidden)],
+            weights.take(f"{prefix}router.bias", count),
+        )
+        name_of_up, name_of_down = (f"{prefix}{name}" for name in mixture.projections)
+        up_bias = weights.take(f"{name_of_up}_bias", count, 2 * inner)
+        down_bias = weights.take(f"{name_of_down}_bias", count, hidden)
+        load = _from_mxfp4 if mixture.quantization == MXFP4 else _from_floats
+        parts = load(weights, name_of_up, name_of_down, (count, hidden, inner))
+        biases = up_bias[:, ::2], up_bias[:, 1::2], down_bias
+        return make_mixture(config, mixture, router, parts, biases=biases)
+
+
+GATES, UPS = slice(0, None, 2), slice(1, None, 2)
+"""The outputs of an expert's first projection: gates and ups alternate."""
+
+
+def _from_mxfp4(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
+    """The projections of all experts. `sizes` are their number, the hidden size, and that of an expert."""
+    count, hidden, inner = sizes
+    both = weights.take_mxfp4(up, count, 2 * inner, hidden)
+    return both.matrices(GATES), both.matrices(UPS), weights.take_mxfp4(down, count, hidden, inner).matrices()
+
+
+def _from_floats(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
+    """The projections of all experts, which are stored as matrices [in, out]."""
+    count, hidden, inner = sizes
+    both = weights.take_matrix(up, count, hidden, 2 * inner)
+
+    @lru_cache(1)  # the gates and the ups of an expert are read one after another
+    def transposed(expert: int) -> Tensor:
+        return both[expert].t().contiguous()
+
+    def matrices(rows: slice) -> Matrices:
+        return Matrices(count, lambda expert: transposed(expert)[rows])
+
+    stored = weights.take_matrix(down, count, inner, hidden)
+    return matrices(GATES), matrices(UPS), stored.transpose(1, 2)

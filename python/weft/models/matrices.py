@@ -1,0 +1,29 @@
+"""The matrices of a mixture's experts, read one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from torch import Tensor
+
+
+class Matrices(Sequence[Tensor]):
+    """Matrices of which each is read when it is needed, by its index: a model's experts need not be in memory twice."""
+
+    def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
+        self.size, self.read = count, read
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, index: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(index, slice):
+            return [self.read(i) for i in range(*index.indices(self.size))]
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return self.read(index)
