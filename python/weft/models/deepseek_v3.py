@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from weft.models.config import MixtureConfig, ModelConfig
+from weft.models.config import MixtureConfig
 from weft.models.fields import Fields
-from weft.models.latent import LatentDecoder, parse_latent
+from weft.models.latent import LatentDecoder
 from weft.ops.routing import Choice, Scores
 
 
@@ -15,9 +14,9 @@ class DeepseekV3(LatentDecoder):
     """See `Decoder`."""
 
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        fields = Fields(data, where)
-        return parse_latent(data, where, mixture=parse_mixture(fields, first_layers(fields, 3)))
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        mixture = parse_mixture(fields, first_layers(fields, 3))
+        return {**super().parse_switches(fields), "mixture": mixture}
 
 
 def first_layers(fields: Fields, default: int) -> tuple[int, ...]:
