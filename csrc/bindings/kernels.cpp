@@ -183,13 +183,19 @@ HeadsCall heads_call(Address x, Address panels, int dtype, bool tiled, Address o
   return call;
 }
 
-Made latent_queries(Address x, Address latent, Address panels, Address norm, int dtype, bool tiled, Address out,
-                    std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
-                    std::int64_t rotated, std::int64_t x_row, std::int64_t latent_row, std::int64_t out_row, float eps,
-                    int threads, Address live) {
+Made latent_queries(Address x, Address latent, Address up_panels, Address up_norm, int up_dtype, bool up_tiled,
+                    std::int64_t up_inputs, float up_eps, Address panels, Address norm, int dtype, bool tiled,
+                    Address out, std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
+                    std::int64_t rotated, std::int64_t x_row, std::int64_t out_row, float eps, int threads,
+                    Address live) {
   LatentCall call{};
   call.queries = heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
-  call.latent = pointer<const float>(latent), call.latent_row = latent_row, call.rotated = rotated;
+  call.up.x = pointer<const float>(x), call.up.panels = pointer<const void>(up_panels);
+  call.up.dtype = static_cast<DType>(up_dtype), call.up.tiled = up_tiled;
+  call.up.norm = pointer<const float>(up_norm), call.up.eps = up_eps;
+  call.up.inputs = up_inputs, call.up.outputs = heads * (inputs + rotated), call.up.x_row = x_row;
+  call.up.threads = threads;
+  call.latent = pointer<const float>(latent), call.latent_row = x_row, call.rotated = rotated;
   call.norm = pointer<const float>(norm), call.eps = eps;
   return kernel_of([call] { latent_queries_cpu(call); });
 }

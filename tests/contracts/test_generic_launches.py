@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from support.families import FAMILIES, HYBRIDS, save
+from support.generic import without_modules
 from support.launch_check import check_launched
 from weft.models.base import Model, PagedKV
 from weft.models.states import States
@@ -33,6 +35,13 @@ CASES = [
     pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
     for family in sorted(SETTINGS.keys() - UNCOPIED)
 ]
+
+
+@pytest.fixture(autouse=True)
+def generic() -> Iterator[None]:
+    """Let transformers' code run all families."""
+    with without_modules():
+        yield
 
 
 class Step:

@@ -8,12 +8,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from support.families import CLASS, FAMILIES, HYBRIDS, OWN, save
+from support.engine.fake_weights import FakeWeights
+from support.families import FAMILIES, HYBRIDS, own_families, save
 from support.launch_check import cuda_device_guard
 from weft.models.base import PagedKV
 from weft.models.decoder import Decoder
@@ -22,7 +21,7 @@ from weft.models.mixture import Mixture
 from weft.models.states import States
 from weft.models.weights import read_config, with_dtype
 from weft.ops.attention import Rows
-from weft.registry import MODELS, load
+from weft.registry import load
 
 MAXIMA = {"dense": 5, "mixture": 8, "other mixer": 7}
 
@@ -41,22 +40,9 @@ class Counter(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-TABLE = {**OWN, **FAMILIES, **HYBRIDS}
-
-
-def own_families() -> list[str]:
-    """The families that weft's modules run."""
-
-    def architecture(family: str) -> str:
-        found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family.split(" ")[0], "")
-        return str(TABLE[family].get(CLASS, found if isinstance(found, str) else found[0]))
-
-    return [family for family in TABLE if architecture(family) in MODELS]
-
-
 @pytest.mark.parametrize("family", own_families())
 def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
-    save(family, TABLE[family], tmp_path)
+    save(family, {**FAMILIES, **HYBRIDS}[family], tmp_path)
     config = with_dtype(read_config(tmp_path)[1], "bfloat16", torch.device("cuda"))
     assert not config.why_generic, config.why_generic
     counts: list[tuple[DecoderLayer, list[str]]] = []
@@ -67,25 +53,13 @@ def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
             add_to(layer, *args)
         counts.append((layer, counter.names))
 
-    class FakeWeights:
-        directory = tmp_path
-        device = torch.device("cuda")
-
-        def take(self, name: str, *shape: int) -> Tensor:
-            return torch.empty(*shape, dtype=config.dtype, device="cuda")
-
-        take_matrix = take
-
-        def __contains__(self, name: str) -> bool:
-            return True
-
     with (
         cuda_device_guard(),
         FakeTensorMode(),
         torch.inference_mode(),
         patch.object(DecoderLayer, "add_to_", counted),
     ):
-        model: Decoder = load("models", config.architecture)(config, FakeWeights())
+        model: Decoder = load("models", config.architecture)(config, FakeWeights(tmp_path, config.dtype))
         kv = PagedKV.for_model(model, 9, 4)
         states = None
         if config.has_states:

@@ -1,10 +1,11 @@
-"""Models that transformers' code runs, on a GPU: the answers are transformers'.
+"""Families on a GPU, by weft's modules and by transformers' code: the answers are transformers'.
 
-Loading a model already compares logits of texts read in parts with those of whole texts (`models/generic/probe.py`).
+A model that transformers' code runs was compared with it at loading, too (`models/generic/probe.py`).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from support.families import FAMILIES, HYBRIDS, save
+from support.generic import without_modules
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 
 pytestmark = [
@@ -31,12 +33,18 @@ TIE = 1e-3
 
 
 @pytest.mark.parametrize("speculation", [Speculation.none(), Speculation.ngram(num_draft_tokens=3)], ids=str)
+@pytest.mark.parametrize("modules", ["weft", "transformers"])
 @pytest.mark.parametrize("family", CHOSEN)
-def test_tokens_are_those_of_transformers(family: str, speculation: Speculation, tmp_path: Path) -> None:
+def test_tokens_are_those_of_transformers(
+    family: str, modules: str, speculation: Speculation, tmp_path: Path
+) -> None:
     network = save(family, SETTINGS[family], tmp_path).to("cuda")
     sampling = SamplingParams(max_tokens=NUM_TOKENS, temperature=0)
     config = EngineConfig(max_batch=4, max_seq_len=128)
-    with LLM(tmp_path, device="cuda", dtype="float32", engine=config, speculation=speculation) as llm:
+    with (
+        without_modules() if modules == "transformers" else nullcontext(),
+        LLM(tmp_path, device="cuda", dtype="float32", engine=config, speculation=speculation) as llm,
+    ):
         first = [output.token_ids for output in llm.generate(PROMPTS, sampling)]
         again = [output.token_ids for output in llm.generate(PROMPTS, sampling)]  # with cached prefixes
     for answers in (first, again):

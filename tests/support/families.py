@@ -1,4 +1,4 @@
-"""Small random checkpoints of transformers' families, for tests of models that transformers' code runs.
+"""Small random checkpoints of transformers' families.
 
 Each family has the settings that make its parts appear in four layers: windows shorter than the texts, soft caps other
 than the defaults, several experts, and layers of each kind.
@@ -15,9 +15,11 @@ from typing import Any
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from weft.config import package_model_path
 from weft.models.generic.network import quiet
+from weft.registry import MODELS
 
 TINY = package_model_path()
 VOCAB_SIZE: int = json.loads((TINY / "config.json").read_text())["vocab_size"]
@@ -107,17 +109,13 @@ SMALL: dict[str, Any] = {
 """Sizes by key for a small network of any family."""
 
 
-OWN: dict[str, dict[str, Any]] = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama dynamic": {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     "llama yarn": {"rope_parameters": YARN},
     "mistral": {},
     "qwen2": {},
     "qwen3": {},
-}
-"""Families that weft's own modules run."""
-
-FAMILIES: dict[str, dict[str, Any]] = {
     "apertus": {},
     "arcee": {},
     "biogpt": {},
@@ -326,6 +324,17 @@ UNBUILT = (
     "reformer",
 )
 """Families of which `small_settings` makes no small network."""
+
+
+def own_families() -> list[str]:
+    """The families of `FAMILIES` and `HYBRIDS` that weft's own modules run."""
+    table = {**FAMILIES, **HYBRIDS}
+
+    def architecture(family: str) -> str:
+        found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.split(" ")[0]]
+        return str(table[family].get(CLASS, found if isinstance(found, str) else found[0]))
+
+    return [family for family in table if architecture(family) in MODELS]
 
 
 def small_settings(family: str) -> dict[str, Any]:

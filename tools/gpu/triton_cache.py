@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -142,6 +143,9 @@ class FakeWeights:
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=self.device)
+
     take_matrix = take
 
     def __contains__(self, name: str) -> bool:
@@ -180,7 +184,9 @@ class Models:
             heads: list[Any] = [Eagle3Head(Eagle3Config(config, *sizes), weights, target)]
         if has_mtp:
             rotary = config.rope.table(config.head_dim, config.max_position_embeddings, weights.device)
-            heads.append(MtpModules(config, [MtpModule(config, weights, APART, "", rotary)], APART, target))
+            make_layer = partial(Llama.make_layer, config, weights, "", config.num_layers, rotary)
+            module = MtpModule(config, weights, APART, "", make_layer)
+            heads.append(MtpModules(config, [module], APART, target))
         return cls(target, heads)
 
     def launch(self, lengths: Sequence[int], chunks: Sequence[int]) -> None:

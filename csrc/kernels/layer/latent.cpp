@@ -92,13 +92,8 @@ void multiply_parts(const HeadsCall &call, F &&after) {
   }
 }
 
-}  // namespace
-
-void multiply_heads_cpu(const HeadsCall &call) {
-  multiply_parts(call, [](std::int64_t, std::int64_t, std::int64_t) {});
-}
-
-void latent_queries_cpu(const LatentCall &call) {
+// Makes queries from the heads of x, and the key.
+void absorb(const LatentCall &call) {
   HeadsCall queries = call.queries;
   queries.x_head = queries.inputs + call.rotated, queries.out_head = queries.outputs + call.rotated;
   multiply_parts(queries, [&](std::int64_t head, std::int64_t begin, std::int64_t end) {
@@ -113,6 +108,30 @@ void latent_queries_cpu(const LatentCall &call) {
     for (std::int64_t n = begin; n < end; ++n, latent += call.latent_row, key += queries.out_row)
       std::copy_n(latent + queries.outputs, call.rotated, key + queries.outputs);
   });
+}
+
+}  // namespace
+
+void multiply_heads_cpu(const HeadsCall &call) {
+  multiply_parts(call, [](std::int64_t, std::int64_t, std::int64_t) {});
+}
+
+void latent_queries_cpu(const LatentCall &call) {
+  if (!call.up.panels) return absorb(call);
+  static thread_local std::vector<float> memory;  // of the uncompressed queries
+  const std::int64_t rows = live_rows(call.queries.rows, call.queries.live), width = call.up.outputs;
+  memory.resize(std::max(memory.size(), size(std::min(rows, kMostSplitRows) * width)));
+  for (std::int64_t done = 0; done < rows; done += kMostSplitRows) {
+    const std::int64_t count = std::min(kMostSplitRows, rows - done);
+    LinearCall up = rows_of(call.up, done, count);
+    up.out = memory.data(), up.out_row = width;
+    linear_cpu(up);
+    LatentCall part = call;
+    part.queries = rows_of(call.queries, done, count);
+    part.queries.x = up.out, part.queries.x_row = width;
+    part.latent += done * call.latent_row;
+    absorb(part);
+  }
 }
 
 }  // namespace weft

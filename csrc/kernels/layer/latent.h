@@ -27,8 +27,11 @@ void multiply_heads_cpu(const HeadsCall &call);
 // as the value. A head of x is inputs + rotated floats, and one of out is outputs + rotated: the product, then a copy
 // of the last `rotated` floats. After the heads, a row of out has the key: the latent [outputs], normalised, and a copy
 // of the `rotated` floats after it.
+//
+// The product `up` makes the heads of x from compressed queries, unless its panels are null.
 struct LatentCall {
-  HeadsCall queries;    // x_head and out_head are not used
+  HeadsCall queries;    // x_head and out_head are not used, nor are x and x_row with `up`
+  LinearCall up;        // out, rows and live are not used
   const float *latent;  // [rows, outputs + rotated], latent_row floats between rows
   std::int64_t latent_row, rotated;
   const float *norm;  // [outputs]

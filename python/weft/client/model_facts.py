@@ -13,7 +13,6 @@ import torch
 
 from weft.config import EngineConfig, ResolvedConfig
 from weft.engine.kv.size import DEVICE_FRACTION, SHARED_FRACTION
-from weft.errors import ModelError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model
 from weft.models.config import ModelConfig
@@ -21,7 +20,7 @@ from weft.models.decoder import Decoder
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.memory import token_bytes
 from weft.models.mixture import Mixture
-from weft.models.mtp_module import MtpModules
+from weft.models.mtp_module import MtpModules, has_modules
 from weft.models.progress import size_of
 from weft.models.states import slot_bytes
 from weft.models.weights import Checkpoint, check_weights, how_it_runs, read_config, with_dtype
@@ -194,17 +193,12 @@ def drafter_lines(facts: ModelFacts) -> list[str]:
         lines[0] = (
             f"EAGLE3 head: draft vocabulary {head.draft_vocab_size}, reads layers {list(head.aux_layers)}"
         )
-    if (path / "mtp").is_dir() or facts.config.num_mtp_modules:
-        has_own = (path / "mtp").is_dir()
+    has_own = (path / "mtp").is_dir()
+    if has_own or has_modules(facts.headers, facts.config):
         modules = MtpModules.load(path / "mtp" if has_own else path, target)
         lines[1] = f"MTP layers: {len(modules.modules)}, in {'mtp/' if has_own else 'the weights'}"
     if (path / "draft").is_dir():
         draft = ModelFacts.read(path / "draft", facts.device)
-        if draft.config.vocab_size != facts.config.vocab_size:
-            raise ModelError(
-                f"{path / 'draft'}: the draft model has {draft.config.vocab_size} tokens, and the model has "
-                f"{facts.config.vocab_size}"
-            )
         lines[2] = f"draft model: {draft.config.architecture}, {size_of(draft.weight_bytes)} in memory"
     return lines
 

@@ -19,6 +19,8 @@ from weft.ops.routing import Choice
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 MTP_KEY = "num_nextn_predict_layers"
+MTP_KEYS = (MTP_KEY, "mtp_num_hidden_layers")
+"""The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
 
 MXFP4 = "mxfp4"
 """A method of quantization (`weft.ops.mxfp4`)."""
@@ -66,21 +68,25 @@ class MixtureConfig:
 class ModelConfig:
     """The sizes and switches of a decoder.
 
-    `dtype` is the dtype of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32, with
-    weights in `weight_dtype`. If it is None, 16-bit weights keep their stored dtype.
-
-    `attention_bias` means biases in the query, key and value projections, `output_bias` a bias in attention's output
-    projection. `qk_norm` norms each head's query and key, or with `qk_norm_spans_heads` all heads together.
-    `gated_attention` multiplies attention's results by gates. `sink_logits` are those of `Heads`. `attention_scale` is
-    the factor of scores; None means that of `head_dim`. `norm_offset` is added to the weights of norms. MLPs have
-    gates, unless `gated_mlp` is False. With `fused_projections` a checkpoint has `qkv_proj` and `gate_up_proj`. The
-    scales multiply embeddings, the outputs of a layer's parts, and logits. A soft cap c above 0 turns x into c tanh(x /
-    c). `windows[i]` is the largest number of keys that a query of layer i sees, its own included; 0 means all.
-    `windows` is () if no layer has a window. `memories[i]` is what layer i keeps; () means keys and values of
-    `num_kv_heads` heads of `head_dim` for every layer. `ropes[i]` is the rotation of layer i, None for none; () means
-    `rope` for every layer. `num_mtp_modules` counts the multi-token-prediction modules in the checkpoint. `data` is the
-    content of config.json, for models that transformers runs, and `why_generic` says why it does. `max_seq_len` bounds
-    the texts that the model will read, if that is known.
+    attention_bias: queries, keys and values have biases. output_bias: attention's output projection has one.
+    qk_norm: each head's query and key are normed, or with `qk_norm_spans_heads` those of all heads together.
+    gated_attention: the results of attention are multiplied by gates.
+    sink_logits, attention_softcap: as in `weft.ops.attention.Heads`.
+    attention_scale: the factor of scores; None means `head_dim` ** -0.5.
+    norm_names: which norms a layer has. norm_offset: a number added to the weights of norms.
+    gated_mlp: MLPs have gates. mixture: the experts of layers that have some in place of an MLP.
+    fused_projections: a checkpoint has `qkv_proj` and `gate_up_proj`.
+    embedding_scale, residual_scale, logit_scale: factors of embeddings, of the outputs of a layer's parts, of logits.
+    logit_softcap: above 0, a logit x becomes c * tanh(x / c).
+    rope: the rotation of queries and keys. ropes: that of each layer, None for none; () means `rope` for all.
+    windows: by layer, the largest number of keys that a query sees, its own included; 0 means all. () if no layer has a
+        window.
+    memories: what each layer keeps. () means `pages` for all.
+    num_mtp_modules: the number of multi-token-prediction modules in the checkpoint.
+    dtype: of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32.
+    weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
+    data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
+    max_seq_len: a bound of the texts that the model will read, if it is known.
     """
 
     architecture: str
@@ -125,13 +131,17 @@ class ModelConfig:
     max_seq_len: int | None = None
 
     @property
+    def pages(self) -> Pages:
+        """What a layer keeps of each position, unless `memories` says otherwise. It has no window."""
+        return Pages(self.num_kv_heads, self.head_dim, self.head_dim)
+
+    @property
     def layer_memories(self) -> tuple[LayerMemory, ...]:
         """The memory of each layer, in order."""
         if self.memories:
             return self.memories
         windows = self.windows or (0,) * self.num_layers
-        sizes = self.num_kv_heads, self.head_dim, self.head_dim
-        return tuple(LayerMemory(Pages(*sizes, window=Window(size))) for size in windows)
+        return tuple(LayerMemory(replace(self.pages, window=Window(size))) for size in windows)
 
     @property
     def layer_ropes(self) -> tuple[Rope | None, ...]:
@@ -217,9 +227,10 @@ def parse_decoder(
     partial_rotary: bool = False,
     two_ropes: bool = False,
     quantizations: Sequence[str] = (),
+    config_class: type[ModelConfig] = ModelConfig,
     **traits: Any,
 ) -> ModelConfig:
-    """Parse the config of a decoder. `traits` are fields of `ModelConfig` that the architecture fixes; the others are
+    """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are
     those of Llama. The rest of the arguments tell which keys the architecture uses.
 
     windowed: `sliding_window`.
@@ -260,14 +271,14 @@ def parse_decoder(
         "mlp_bias": fields.flag("mlp_bias"),
         "activation": parse_activation(fields),
         "windows": windows if any(windows) else (),
-        "num_mtp_modules": fields.integer(MTP_KEY) if data.get(MTP_KEY) else 0,
+        "num_mtp_modules": next((fields.integer(key) for key in MTP_KEYS if data.get(key)), 0),
         "dtype": parse_dtype(fields),
         **traits,
     }
     if "rope" not in traits:
         kinds = parse_layer_types(fields, num_layers, full_every) if two_ropes else None
         values |= _parse_ropes(fields, head_dim, max_position, kinds, partial_rotary)
-    return ModelConfig(**values)
+    return config_class(**values)
 
 
 def _parse_ropes(

@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
+from weft.models.decoder import rotary_tables
 from weft.models.eagle3_config import Eagle3Config, parse_eagle3
 from weft.models.layers import MLP, Attention, norms
 from weft.models.weights import META, Checkpoint
@@ -64,9 +65,7 @@ class Eagle3Head:
         self._hidden_norm = norm("hidden_norm")
         self._post_attention_norm = norm("post_attention_layernorm")
         self._adds_to_normed = config.norm_before_residual
-        rotary = layer.rope.table(
-            layer.head_dim, layer.max_position_embeddings, self.device, layer.max_seq_len
-        )
+        rotary = rotary_tables(layer, self.device)[0]
         self._attention = Attention(layer, weights, f"{name}self_attn.", rotary, input_size=2 * hidden)
         self._mlp = MLP(layer, weights, f"{name}mlp.")
         self._norm = norms(layer, weights, start)("norm")

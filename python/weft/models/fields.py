@@ -27,16 +27,17 @@ class Fields:
     def error(self, key: str, message: str) -> ModelError:
         return ModelError(f"{self.where}: {key!r} {message}")
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """The value of `key`, a positive integer up to `MOST`. Raises `ModelError` for another value, or if the key is
-        missing and there is no default."""
+    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """The value of `key`, an integer from `least` (0 or 1) to `MOST`. Raises `ModelError` for another value, or if
+        the key is missing and there is no default."""
+        wanted = "a positive integer" if least else "0 or a positive integer"
         value = self.data.get(key)
         if value is None:
             value = default
         if value is None:
-            raise self.error(key, "is missing; it must be a positive integer")
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-            raise self.error(key, f"is {repr(value)[:40]}; it must be a positive integer up to {MOST}")
+            raise self.error(key, f"is missing; it must be {wanted}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
+            raise self.error(key, f"is {repr(value)[:40]}; it must be {wanted} up to {MOST}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -23,6 +23,9 @@ Matrix = Tensor | Sequence[Tensor]
 Projections = tuple[Matrix, Matrix, Matrix]
 """The gates, ups and downs of all experts, as `Experts` takes them."""
 
+FUSED = ("experts.gate_up_proj", "experts.down_proj")
+"""The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
+
 
 class Mixture:
     """A mixture of experts.
@@ -58,9 +61,14 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
         router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
-    bias = weights.take(f"{prefix}{mixture.choice_bias}", count).float() if mixture.choice_bias else None
-    load = _fused if len(mixture.projections) == 2 else _separate
-    routed, shared = load(config, mixture, weights, prefix), _shared(config, mixture, weights, prefix)
+    bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
+    if len(mixture.projections) == 2:
+        routed = _fused(config, mixture, weights, prefix, mixture.projections)
+    elif f"{prefix}{FUSED[0]}" in weights:
+        routed = _fused(config, mixture, weights, prefix, FUSED)
+    else:
+        routed = _separate(config, mixture, weights, prefix)
+    shared = _shared(config, mixture, weights, prefix)
     gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
     return make_mixture(config, mixture, make_router(router), (gate, up, down), bias)
 
@@ -98,10 +106,12 @@ def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource
     return matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)
 
 
-def _fused(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
-    """The projections of the routed experts, stored as two tensors."""
+def _fused(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str, names: Sequence[str]
+) -> Projections:
+    """The projections of the routed experts, stored as two tensors: gates and ups, and downs."""
     hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
-    up, down = mixture.projections
+    up, down = names
     gates, ups = weights.take_matrix(f"{prefix}{up}", count, 2 * inner, hidden).split(inner, 1)
     return gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)
 

@@ -27,10 +27,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MtpLayout:
-    """Names of a module's tensors, which follow the module's prefix. `embedding_first`: the first half of the
-    projection's input is the embedding, otherwise it is the hidden state. `copies` are copies of the target's
-    tensors. `reads_normed`: modules read hidden states after the norm that precedes the logits, otherwise before it.
-    This holds for the target's hidden state and for the output of a module."""
+    """Names of a module's tensors, which follow the module's prefix. `layer_pattern` is the prefix of its decoder
+    layer, by default the same. `embedding_first`: the first half of the projection's input is the embedding, otherwise
+    it is the hidden state. `copies` are copies of the target's tensors. `reads_normed`: modules read hidden states
+    after the norm that precedes the logits, otherwise before it. This holds for the target's hidden state and for the
+    output of a module."""
 
     pattern: str
     embedding_norm: str
@@ -40,10 +41,19 @@ class MtpLayout:
     embedding_first: bool
     copies: tuple[str, ...] = ()
     reads_normed: bool = True
+    layer_pattern: str = ""
 
     def prefix(self, module: int, num_layers: int) -> str:
         """The prefix of the names of module `module` (from 0) of a target with `num_layers` decoder layers."""
         return self.pattern.format(module=module, layer=num_layers + module)
+
+    def layer_prefix(self, module: int, num_layers: int) -> str:
+        """The prefix of the names of the module's decoder layer. Arguments as in `prefix`."""
+        return (self.layer_pattern or self.pattern).format(module=module, layer=num_layers + module)
+
+    def first_name(self, num_layers: int) -> str:
+        """The name of the first module's projection, which tells the layout."""
+        return f"{self.prefix(0, num_layers)}{self.projection}.weight"
 
 
 APART = MtpLayout("layers.{module}.", "enorm", "hnorm", "eh_proj", "shared_head.norm", True)
@@ -66,5 +76,13 @@ MIMO = MtpLayout(
 )
 """The layout of MiMo: modules are numbered from 0 under a prefix of their own in the target's checkpoint."""
 
-INSIDE = (DEEPSEEK, MIMO)
+QWEN = MtpLayout(
+    "mtp.",
+    *("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm"),
+    embedding_first=True,
+    layer_pattern="mtp.layers.{module}.",
+)
+"""The layout of Qwen3-Next and Qwen3.5: modules differ in their decoder layers and share all else."""
+
+INSIDE = (DEEPSEEK, MIMO, QWEN)
 """The layouts of modules inside the target's checkpoint."""

@@ -7,7 +7,9 @@ Modules share the target's embedding and output projection."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.config import MTP_KEY, ModelConfig, fit_target
+from weft.models.decoder import Decoder, rotary_tables
 from weft.models.fields import Fields
 from weft.models.layers import DecoderLayer, LayerViews, norms
-from weft.models.memory import LayerMemory, Pages
+from weft.models.memory import LayerMemory
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
-from weft.ops.attention import KVLayer, Rows
+from weft.ops.attention import NO_WINDOW, KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
@@ -36,7 +39,12 @@ class MtpModule:
     """One MTP module, on rows of tokens [N]."""
 
     def __init__(
-        self, config: ModelConfig, weights: Checkpoint, layout: MtpLayout, prefix: str, layer: DecoderLayer
+        self,
+        config: ModelConfig,
+        weights: Checkpoint,
+        layout: MtpLayout,
+        prefix: str,
+        make_layer: Callable[[], DecoderLayer],
     ) -> None:
         hidden = config.hidden_size
         norm = norms(config, weights, prefix)
@@ -46,7 +54,7 @@ class MtpModule:
         if not layout.embedding_first:
             projection = projection.roll(hidden, 1)  # swap the halves: `join_norms` puts the embedding first
         self.projection = Linear(projection)
-        self.layer = layer
+        self.layer = make_layer()
         self.output_norm = norm(layout.output_norm)
         self.gives_normed = layout.reads_normed
         for name in layout.copies:
@@ -64,15 +72,15 @@ class MtpModule:
         """Run the module on `tokens` [N] and `hidden` [N, H], and write their KV to `kv`. Returns the output [N, H],
         in a new tensor or `out`. It is what the next module reads, and is normed if `gives_normed`."""
         both = join_norms(embedding, tokens, self.embedding_norm, hidden, self.hidden_norm, rows.live)
-        x = self.projection(both, out=None if self.gives_normed else out, live=rows.live)
-        stream = Residual(x, rows.live)
+        product = self.projection(both, out=None if self.gives_normed else out, live=rows.live)
+        stream = Residual(product, rows.live)
         self.layer.add_to_(stream, rows, LayerViews(kv))
         x = stream.settle()
         if self.gives_normed:
             return self.output_norm(x, out, rows.live)
-        if out is not None and out is not x:
+        if out is not None and x is not out:
             copy_rows_(out, x, rows.live)
-        return x
+        return x if out is None else out
 
     def normed(self, output: Tensor, live: Tensor | None) -> Tensor:
         """An output [B, H] after the output norm, for the logits."""
@@ -108,36 +116,28 @@ class MtpModules:
         directory = Path(path)
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
-        count = Fields(data, where).integer(MTP_KEY)
         for device in (META, target.device):  # the headers first
             with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
                 layout = _layout(weights, target.config.num_layers)
-                config = _apart_config(data, where) if layout is APART else read_config(directory)[1]
-                config = fit_target(config, target.config, where)
-                prefixes = [layout.prefix(module, target.config.num_layers) for module in range(count)]
-                rotary = config.rope.table(
-                    config.head_dim, config.max_position_embeddings, device, config.max_seq_len
-                )
-                decoder = load("models", config.architecture)
-                modules = [
-                    MtpModule(
-                        config,
-                        weights,
-                        layout,
-                        prefix,
-                        decoder.make_layer(config, weights, prefix, config.num_layers + module, rotary),
+                is_apart = layout is APART
+                family, config = _apart_config(data, where) if is_apart else read_config(directory)
+                if not issubclass(family, Decoder):
+                    raise ModelError(
+                        f"{where}: {config.architecture} is run by transformers' code, which has no MTP modules"
                     )
-                    for module, prefix in enumerate(prefixes)
-                ]
-                for prefix in [""] if layout is APART else prefixes:
+                count = config.num_mtp_modules or Fields(data, where).integer(MTP_KEY)
+                config = fit_target(config, target.config, where)
+                num_layers = target.config.num_layers
+                modules = _load_modules(config, weights, layout, family, count, num_layers)
+                prefixes = {layout.prefix(module, num_layers) for module in range(count)}
+                for prefix in {""} if is_apart else prefixes:
                     weights.finish(prefix)
         return cls(config, modules, layout, target)
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV with one layer per module."""
-        config = self.config
-        memory = LayerMemory(Pages(config.num_kv_heads, config.head_dim, config.head_dim))
-        return PagedKV([memory] * len(self.modules), num_pages, page_size, self.dtype, self.device)
+        memories = [_memory(self.config)] * len(self.modules)
+        return PagedKV(memories, num_pages, page_size, self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """The hidden states [B, T, H] that the first module reads: `aux` itself."""
@@ -172,23 +172,55 @@ class MtpModules:
         return self._target.logits(self.modules[module].normed(x, live), out, is_normed=True, live=live)
 
 
-def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
-    """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
-    none."""
-    wanted = []
-    for layout in (APART, *INSIDE):
-        name = f"{layout.prefix(0, num_layers)}{layout.projection}.weight"
-        if name in weights:
-            return layout
-        wanted.append(repr(name))
-    raise ModelError(
-        f"{weights.directory}: no MTP module here; its first would have one of {', '.join(wanted)}"
+def _load_modules(
+    config: ModelConfig,
+    weights: Checkpoint,
+    layout: MtpLayout,
+    family: type[Decoder],
+    count: int,
+    num_layers: int,
+) -> list[MtpModule]:
+    """Load `count` modules for a target with `num_layers` decoder layers. `family` makes their decoder layers."""
+    rotary = rotary_tables(config, weights.device)[-1]
+
+    def load_module(module: int) -> MtpModule:
+        prefix = layout.layer_prefix(module, num_layers)
+        make_layer = partial(family.make_layer, config, weights, prefix, config.num_layers + module, rotary)
+        return MtpModule(config, weights, layout, layout.prefix(module, num_layers), make_layer)
+
+    return [load_module(module) for module in range(count)]
+
+
+def _memory(config: ModelConfig) -> LayerMemory:
+    """The memory of a module's layer: the last decoder layer's, or that of the last one with pages, without a
+    window."""
+    pages = next(memory.pages for memory in reversed(config.layer_memories) if memory.pages is not None)
+    return LayerMemory(replace(pages, window=NO_WINDOW))
+
+
+def has_modules(weights: Checkpoint, target: ModelConfig) -> bool:
+    """Whether a target's checkpoint has modules that its config counts. Those of Qwen3-Next are counted even if a
+    fine-tuned checkpoint lacks them."""
+    return target.num_mtp_modules > 0 and any(
+        layout.first_name(target.num_layers) in weights for layout in INSIDE
     )
 
 
-def _apart_config(data: Mapping[str, Any], where: str) -> ModelConfig:
-    """Parse the config of a directory that contains only MTP modules. Its `architectures` is the name of the layers'
-    architecture, followed by "MTP"."""
+def _layout(weights: Checkpoint, num_layers: int) -> MtpLayout:
+    """Find the layout of the modules by the name of the first module's projection. Raises `ModelError` if there is
+    none."""
+    layouts = {layout.first_name(num_layers): layout for layout in (APART, *INSIDE)}
+    found = next((layout for name, layout in layouts.items() if name in weights), None)
+    if found is None:
+        names = ", ".join(map(repr, layouts))
+        raise ModelError(f"{weights.directory}: no MTP module here; its first would have one of {names}")
+    return found
+
+
+def _apart_config(data: Mapping[str, Any], where: str) -> tuple[type[Decoder], ModelConfig]:
+    """The family and the parsed config of a directory that contains only MTP modules. Its `architectures` is the name
+    of the layers' architecture, followed by "MTP"."""
+    Fields(data, where).integer(MTP_KEY)
     names = data.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     known = sorted(f"{model}{_SUFFIX}" for model in MODELS)
@@ -196,5 +228,5 @@ def _apart_config(data: Mapping[str, Any], where: str) -> ModelConfig:
         raise ModelError(f"{where}: 'architectures' is {names!r}; it must name one of {', '.join(known)}")
     model = name.removesuffix(_SUFFIX)
     data = {"num_hidden_layers": data[MTP_KEY], **data, "architectures": [model]}
-    config: ModelConfig = load("models", model).parse_config(data, where)
-    return config
+    family: type[Decoder] = load("models", model)
+    return family, family.parse_config(data, where)

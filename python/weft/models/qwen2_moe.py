@@ -29,5 +29,5 @@ class Qwen2Moe(Decoder):
             )
         return {
             "attention_bias": fields.flag("qkv_bias", True),
-            "mixture": parse_mixture(fields, shares=True),
+            "mixture": parse_mixture(fields, has_shared=True),
         }

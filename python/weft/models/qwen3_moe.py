@@ -30,34 +30,32 @@ class Qwen3Moe(Qwen3):
         return {"mixture": parse_mixture(fields)}
 
 
-def parse_mixture(fields: Fields, shares: bool = False) -> MixtureConfig:
-    """Parse the mixture of a Qwen model. `shares`: whether it has an MLP that all tokens pass, with a gate."""
+def parse_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
+    """Parse the mixture of a Qwen model. `has_shared`: a shared expert with a gate serves each token. It is stored as
+    several experts of the size of the others."""
     step = fields.integer("decoder_sparse_step", 1)
     dense = fields.data.get("mlp_only_layers") or []
-    num_layers = fields.integer("num_hidden_layers")
+    num_layers, inner = fields.integer("num_hidden_layers"), fields.integer("moe_intermediate_size")
     if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
         raise fields.error("mlp_only_layers", f"is {dense!r}; it must be a list of layers' numbers")
-    key = "num_experts" if "num_experts" in fields.data else "num_local_experts"
-    inner, num_shared = fields.integer("moe_intermediate_size"), 0
-    if shares:
-        size = fields.integer("shared_expert_intermediate_size")
-        if size % inner:
-            raise fields.unsupported(
-                "shared_expert_intermediate_size",
-                f"is {size}; weft runs multiples of 'moe_intermediate_size', which is {inner}",
-            )
-        num_shared = size // inner
-    choice = Choice(
-        fields.integer("num_experts_per_tok"),
-        renormalize=fields.flag("norm_topk_prob"),
-        num_shared=num_shared,
-        shared_gate=shares,
-    )
+    key, shared_key = "num_experts", "shared_expert_intermediate_size"
+    if key not in fields.data:
+        key = "num_local_experts"
+    shared = fields.integer(shared_key) if has_shared else 0
+    if shared % inner:
+        raise fields.unsupported(
+            shared_key, f"is {shared}; weft runs multiples of 'moe_intermediate_size', which is {inner}"
+        )
     return MixtureConfig(
         fields.integer(key),
         inner,
-        choice,
+        Choice(
+            fields.integer("num_experts_per_tok"),
+            renormalize=fields.flag("norm_topk_prob"),
+            num_shared=shared // inner,
+            shared_gate=has_shared,
+        ),
         tuple(layer for layer in range(num_layers) if layer in dense or (layer + 1) % step),
-        shared="shared_expert" if shares else "",
-        shared_gate="shared_expert_gate" if shares else "",
+        shared="shared_expert" if has_shared else "",
+        shared_gate="shared_expert_gate" if has_shared else "",
     )

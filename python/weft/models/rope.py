@@ -171,15 +171,14 @@ def parse_rope(
     max_position: int,
     *,
     layer_type: str | None = None,
-    default_theta: float = 10000.0,
     partial: bool = False,
 ) -> Rope:
     """Parse the rotary embedding from `rope_parameters` (transformers 5), or from `rope_theta` and `rope_scaling`.
 
     `layer_type` is `FULL` or `SLIDING` if these layers have different rotary embeddings; then `rope_parameters` has an
     object for each. In older files `rope_theta` and `rope_scaling` are for `FULL`, and `rope_local_base_freq` is theta
-    for `SLIDING`. `default_theta`: theta if the config has none. `partial`: whether the architecture rotates a part of
-    each head if the config has `partial_rotary_factor`; others refuse that.
+    for `SLIDING`. `partial`: whether the architecture rotates a part of each head if the config has
+    `partial_rotary_factor`; others refuse that.
     """
     key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
     data, where = _object(fields, key), f"{fields.where}: {key}"
@@ -194,7 +193,7 @@ def parse_rope(
         data = {}
     scaling = Fields(data, where)
     theta_key = "rope_local_base_freq" if layer_type == SLIDING else "rope_theta"
-    theta = scaling.number("rope_theta", fields.number(theta_key, default_theta))
+    theta = scaling.number("rope_theta", fields.number(theta_key, 10000.0))
     fraction = _fraction(fields, scaling, head_dim, partial)
     rotated = int(head_dim * fraction)
     outer = fields if ORIGINAL in fields.data and not is_nested else scaling

@@ -118,6 +118,12 @@ class Checkpoint:
         result = tensor.to(self.config.weight_dtype or tensor.dtype).to(self.device, self.config.dtype)
         return self._counted(result.clone() if result is tensor else result)
 
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` in float32, not rounded, on the model's device."""
+        tensor = self._floats(name, *shape)
+        result = tensor.to(self.device, torch.float32)
+        return self._counted(result.clone() if result is tensor else result)
+
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         """Tensor `name` in the dtype of the weights, on the model's device. On the CPU it may be a view of the file's
         pages."""
@@ -337,6 +343,10 @@ class RandomWeights:
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         """The tensor of `take`, converted to the dtype of the weights."""
         return self.take(name, *shape).to(self.weight_dtype)
+
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        """The tensor of `take` in float32."""
+        return self.take(name, *shape).float()
 
     def take(self, name: str, *shape: int) -> Tensor:
         """A tensor for `name`: ones for a norm's weight, else numbers from a normal distribution, divided by the square

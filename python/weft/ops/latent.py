@@ -20,7 +20,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.linear import Linear, Norm
+from weft.ops.linear import FEW_ROWS, Linear, Norm, multiply
 from weft.ops.packing import pack_each
 
 
@@ -59,18 +59,15 @@ class LatentQueries:
         """Queries and key [N, (H + 1) * (R + P)] for `x` [N, Q + R + P]: compressed query, latent, rotated part of the
         key. If queries are not compressed, x has H * (D + P) elements instead of the first Q. The parts that `attend`
         rotates are not rotated yet. Rows of `x` may lie apart. live: int64 [1], the number of live rows."""
-        key_size = self.latent_size + self.num_rotated
-        queries, latent = x[:, : x.shape[1] - key_size], x[:, x.shape[1] - key_size :]
-        if self.q_up is not None:
-            queries = self.q_up(queries, self.q_norm, live=live)
-        require(
-            queries.shape[1] == self.query_size,
-            f"queries have {self.query_size} elements, not {queries.shape[1]}",
-        )
+        key_size, q_up = self.latent_size + self.num_rotated, self.q_up
+        size, given = self.query_size if q_up is None else q_up.num_inputs, x.shape[1] - key_size
+        require(given == size, f"queries have {size} elements, not {given}")
         out = x.new_empty(x.shape[0], (self.num_heads + 1) * key_size)
+        q_weight, q_eps = (None, 0.0) if self.q_norm is None else (self.q_norm.weight, self.q_norm.eps)
         _LATENT_QUERIES(
-            queries, latent, self.k_up, self.kv_norm.weight, self.kv_norm.eps, self.num_rotated, out, live
-        )
+            x, None if q_up is None else q_up.weight, q_weight, q_eps, self.k_up, self.kv_norm.weight, self.kv_norm.eps,
+            self.query_size // self.num_heads - self.num_rotated, self.num_rotated, out, live,
+        )  # fmt: skip
         return out
 
 
@@ -99,28 +96,34 @@ def _stored(weight: Tensor, tiled: bool | None) -> Tensor:
 
 
 def _latent_queries_cpu(
-    queries: Tensor,
-    latent: Tensor,
+    x: Tensor,
+    q_up: Tensor | None,
+    q_norm: Tensor | None,
+    q_eps: float,
     k_up: Tensor,
-    norm: Tensor,
-    eps: float,
+    kv_norm: Tensor,
+    kv_eps: float,
+    size: int,
     num_rotated: int,
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
-    _check(queries, latent, torch.float32)
+    _check(x, torch.float32)
     num_heads = k_up.shape[0]
+    latent_size = out.shape[1] // (num_heads + 1) - num_rotated
+    num_inputs = x.shape[1] - latent_size - num_rotated
     kernel = _core.latent_queries_cpu(
-        queries.data_ptr(), latent.data_ptr(), k_up.data_ptr(), norm.data_ptr(), DTYPE_CODES[k_up.dtype],
-        k_up.dim() > 4, out.data_ptr(), queries.shape[0], num_heads, queries.shape[1] // num_heads - num_rotated,
-        latent.shape[1] - num_rotated, num_rotated, queries.stride(0), latent.stride(0), out.stride(0), eps,
-        torch.get_num_threads(), address(live),
+        x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), address(q_norm),
+        DTYPE_CODES[k_up.dtype if q_up is None else q_up.dtype], q_up is not None and q_up.dim() > 3, num_inputs, q_eps,
+        k_up.data_ptr(), kv_norm.data_ptr(), DTYPE_CODES[k_up.dtype], k_up.dim() > 4, out.data_ptr(), x.shape[0],
+        num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps, torch.get_num_threads(),
+        address(live),
     )  # fmt: skip
     run_kernel("latent_queries", kernel)
 
 
 def _latent_values_cpu(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
-    _check(attended, None, torch.float32)
+    _check(attended, torch.float32)
     num_heads = v_up.shape[0]
     kernel = _core.multiply_heads_cpu(
         attended.data_ptr(), v_up.data_ptr(), DTYPE_CODES[v_up.dtype], v_up.dim() > 4, out.data_ptr(),
@@ -130,37 +133,48 @@ def _latent_values_cpu(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor
     run_kernel("latent_values", kernel)
 
 
-def _check(x: Tensor, latent: Tensor | None, dtype: torch.dtype) -> None:
-    for rows in (x, latent):
-        if rows is not None:
-            require(rows.dtype is dtype, f"activations are {dtype}, not {rows.dtype}")
-            require(rows.stride(1) == 1, "the last dimension must be contiguous")
+def _check(x: Tensor, dtype: torch.dtype) -> None:
+    require(x.dtype is dtype, f"activations are {dtype}, not {x.dtype}")
+    require(x.stride(1) == 1, "the last dimension must be contiguous")
 
 
 def _latent_queries_cuda(
-    queries: Tensor,
-    latent: Tensor,
+    x: Tensor,
+    q_up: Tensor | None,
+    q_norm: Tensor | None,
+    q_eps: float,
     k_up: Tensor,
-    norm: Tensor,
-    eps: float,
+    kv_norm: Tensor,
+    kv_eps: float,
+    size: int,
     num_rotated: int,
     out: Tensor,
     live: Tensor | None = None,
 ) -> None:
-    _check(queries, latent, k_up.dtype)
-    with device_of(queries):
-        triton_kernels("latent_triton").queries(queries, latent, k_up, norm, eps, num_rotated, out, live)
+    _check(x, k_up.dtype)
+    kernels = triton_kernels("latent_triton")
+    split = x.shape[1] - k_up.shape[2] - num_rotated
+    queries, latent = x[:, :split], x[:, split:]
+    with device_of(x):
+        if q_up is not None and x.shape[0] <= FEW_ROWS:
+            kernels.up_queries(
+                queries, latent, q_up, q_norm, q_eps, k_up, kv_norm, kv_eps, num_rotated, out, live
+            )
+            return
+        if q_up is not None:
+            queries = multiply(queries, q_up, None if q_norm is None else Norm(q_norm, q_eps), live)
+        kernels.queries(queries, latent, k_up, kv_norm, kv_eps, num_rotated, out, live)
 
 
 def _latent_values_cuda(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
-    _check(attended, None, v_up.dtype)
+    _check(attended, v_up.dtype)
     with device_of(attended):
         triton_kernels("latent_triton").values(attended, v_up, out, live)
 
 
 _LATENT_QUERIES = register(
-    "latent_queries(Tensor queries, Tensor latent, Tensor k_up, Tensor norm, float eps, int num_rotated,"
-    " Tensor(a!) out, Tensor? live=None) -> ()",
+    "latent_queries(Tensor x, Tensor? q_up, Tensor? q_norm, float q_eps, Tensor k_up, Tensor kv_norm, float kv_eps,"
+    " int size, int num_rotated, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_latent_queries_cpu,
     cuda=_latent_queries_cuda,
 )

@@ -26,6 +26,10 @@ DTYPE_CODES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 """The kernels' numbers of the dtypes of logits and weights."""
 
 
+cuda_operations: dict[str, Callable[..., Any]] = {}
+"""The implementations on CUDA, by the operation's name."""
+
+
 def _return_none(*args: object) -> None:
     return None
 
@@ -46,6 +50,7 @@ def register(
     torch.library.register_fake(f"weft::{name}", fake, lib=_LIBRARY)
     op: Operation = getattr(torch.ops.weft, name).default
     cpu_operations[op] = cpu
+    cuda_operations[name] = cuda
 
     def call(tensor: Tensor, *args: Any) -> Any:
         # Without a dispatch mode, torch's dispatcher would call the same CPU function, some microseconds later.

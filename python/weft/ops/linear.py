@@ -129,6 +129,14 @@ class Linear:
         return out
 
 
+def multiply(x: Tensor, weight: Tensor, norm: Norm | None, live: Tensor | None = None) -> Tensor:
+    """The product of `Linear` on CUDA, for a weight [out, in]."""
+    out = x.new_empty(x.shape[0], weight.shape[0])
+    norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    _LINEAR(x, weight, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    return out
+
+
 def add_norm(
     x: Tensor, rows: Tensor, norm: Norm, out: Tensor | None = None, live: Tensor | None = None
 ) -> Tensor:
@@ -150,9 +158,8 @@ def _parts(
         rows.shape == total.shape == x.shape, f"x, rows and total have one shape, not {list(x.shape)}, "
         f"{list(rows.shape)} and {list(total.shape)}",
     )  # fmt: skip
-    read = (x, rows) if residual is None else (x, rows, residual)
     require(
-        all(total.data_ptr() != tensor.data_ptr() for tensor in read),
+        not any(total is tensor for tensor in (x, rows, residual)),
         "the total may be neither x nor the added rows nor the residual",
     )
     return rows, added.norm.weight, added.norm.eps, total

@@ -29,6 +29,7 @@ from weft.client.builder import ModelSource
 from weft.config import Graphs
 from weft.core.beam_params import BeamParams
 from weft.engine.scheduler.scheduler import Scheduler
+from weft.models import layers, mixture
 from weft.models.generic import calls, modules
 from weft.models.generic.experts import pack_experts
 from weft.models.memory import LayerMemory
@@ -139,19 +140,28 @@ def _kinds(layer: LayerMemory) -> Iterator[str]:
 
 @contextmanager
 def note_operations() -> Iterator[set[str]]:
-    """Context that collects the names of the operations that a generic model calls, beyond plain attention."""
+    """Context that collects the names of the operations that a model calls, beyond plain attention."""
     noted: set[str] = set()
 
-    def heads(count: int, rotary: Any, scale: float, **how: Any) -> Heads:
+    def heads(*args: Any, **how: Any) -> Heads:
         noted.update({"soft caps"} if how["softcap"] else set())
         noted.update({"sink logits"} if how["sink_logits"] is not None else set())
-        return Heads(count, rotary, scale, **how)
+        return Heads(*args, **how)
 
-    def experts(module: Any) -> Experts:
+    def experts(*args: Any) -> Experts:
+        noted.add("experts")
+        return Experts(*args)
+
+    def packed(module: Any) -> Experts:
         noted.add("experts")
         return pack_experts(module)
 
-    with patch.object(calls, "Heads", heads), patch.object(modules, "pack_experts", experts):
+    with (
+        patch.object(calls, "Heads", heads),
+        patch.object(layers, "Heads", heads),
+        patch.object(mixture, "Experts", experts),
+        patch.object(modules, "pack_experts", packed),
+    ):
         yield noted
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -22,17 +23,24 @@ from weft.models.base import PagedKV
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
-from weft.ops import attention, linear, rows
+from weft.ops.library import cuda_operations
 from weft.spec.recurrent import RecurrentDrafter
 from weft_bench.engine.models import Shape
 
 IN_TRITON: dict[str, Callable[..., Any]] = {
-    "linear": linear._linear_cuda,
-    "rms_norm": linear._norm_cuda,
-    "attend": attention._attend_cuda,
-    "embed": rows._embed_cuda,
-    "join_norms": rows._join_cuda,
-    "take_rows": rows._take_cuda,
+    name: cuda_operations[name]
+    for module, names in {
+        "attention": ("attend",),
+        "experts": ("experts",),
+        "gates": ("gated_norm",),
+        "latent": ("latent_queries", "latent_values"),
+        "linear": ("linear", "rms_norm", "add_norm"),
+        "recurrence": ("convolve", "recur"),
+        "routing": ("choose",),
+        "rows": ("embed", "join_norms", "take_rows"),
+    }.items()
+    if import_module(f"weft.ops.{module}")  # which registers them
+    for name in names
 }
 IN_CUDA = {  # csrc/kernels/sampling/*.cu, csrc/kernels/mask/*.cu
     "sample_slots_": ("sample_rows",),
@@ -150,6 +158,9 @@ class EmptyWeights:
 
     def take(self, name: str, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+
+    def take_float(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device="cuda")
 
     take_matrix = take
 

@@ -16,6 +16,8 @@ def mask_layers(model: Any, windows: Sequence[int], sinks: int) -> Any:
     """Restrict the layers of a transformers model to windows, and return the model. The cache keeps all keys and
     values, and positions stay those of the text."""
     for i, layer in enumerate(getattr(model.model, "language_model", model.model).layers):
+        if not hasattr(layer, "self_attn"):  # a recurrent layer
+            continue
 
         def masked(
             _: Any, args: Any, named: dict[str, Any], layer: int = i, size: int = windows[i % len(windows)]

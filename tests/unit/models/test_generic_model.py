@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.gemma2 import modeling_gemma2
 
 from support.families import FAMILIES, HYBRIDS, save
+from support.generic import without_modules
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.generic import calls, mixers
@@ -33,6 +34,13 @@ SETTINGS = {
     **HYBRIDS,
     "gemma2 capped": {**FAMILIES["gemma2"], "attn_logit_softcapping": 0.05},
 }
+
+
+@pytest.fixture(autouse=True)
+def generic() -> Iterator[None]:
+    """Let transformers' code run all families."""
+    with without_modules():
+        yield
 
 
 @pytest.fixture(scope="session")

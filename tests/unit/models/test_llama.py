@@ -51,6 +51,23 @@ LONGROPE = {
     "original_max_position_embeddings": 32,
 }
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 500.0, "factor": 4.0}
+LATENT = {
+    "num_key_value_heads": 6,
+    "head_dim": 8,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 10,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
+MSCALES = {**YARN, "mscale": 0.7, "mscale_all_dim": 1.2}
 EXPERTS = {
     "num_experts": 6,
     "num_local_experts": 6,
@@ -102,6 +119,75 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "long_factor": [2.0, 3.0, 5.0],
             },
         },
+    ),
+    "olmo2": ("Olmo2", {"attention_bias": True, "num_key_value_heads": 3}),
+    "olmo3": (
+        "Olmo3",
+        {
+            "layer_types": MIXED,
+            "sliding_window": 24,
+            "rope_parameters": {"sliding_attention": PLAIN, "full_attention": YARN},
+        },
+    ),
+    "gemma": ("Gemma", {"hidden_size": 36, "attention_bias": True}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 40,
+            "attn_logit_softcapping": 0.7,
+            "final_logit_softcapping": 0.5,
+        },
+    ),
+    "gemma3": (
+        "Gemma3",
+        {
+            "hidden_size": 36,
+            "sliding_window": 24,
+            "layer_types": MIXED,
+            "query_pre_attn_scalar": 40,
+            "final_logit_softcapping": 0.5,
+            "rope_parameters": {
+                "sliding_attention": PLAIN,
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e3, "factor": 8.0},
+            },
+        },
+    ),
+    "deepseek-v3": ("DeepseekV3", {**LATENT, "rope_parameters": MSCALES, "first_k_dense_replace": 0}),
+    "deepseek-v3-biased": (
+        "DeepseekV3",
+        {**LATENT, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False},
+    ),
+    "deepseek-v3-without-q-lora": (
+        "DeepseekV3",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "rope_interleave": False,
+            "n_group": 1,
+            "topk_group": 1,
+        },
+    ),
+    "deepseek-v2": (
+        "DeepseekV2",
+        {
+            **LATENT,
+            "rope_parameters": MSCALES,
+            "topk_method": "group_limited_greedy",
+            "routed_scaling_factor": 3.0,
+        },
+    ),
+    "deepseek-v2-lite": ("DeepseekV2", {**LATENT, "q_lora_rank": None, "attention_bias": True}),
+    "glm4-moe-lite": (
+        "Glm4MoeLite",
+        {**LATENT, "mlp_layer_types": ["sparse", "dense", "sparse"], "rope_interleave": False},
+    ),
+    "youtu": ("Youtu", LATENT),
+    "minicpm3": (
+        "MiniCPM3",
+        {**LATENT, "attention_bias": True, "mlp_bias": True, "rope_parameters": MSCALES},
     ),
     "mixtral": ("Mixtral", {**EXPERTS, "sliding_window": 24}),
     "qwen3_moe": ("Qwen3Moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
@@ -155,6 +241,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+"""The hidden sizes of Gemma are squares, so that the factor of embeddings is exact in 16 bits."""
 
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
@@ -168,6 +255,9 @@ def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
             parameter.normal_(std=0.15)
             if parameter.dim() == 1:
                 parameter.add_(1.0)
+        for name, buffer in oracle.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(std=0.2)
     oracle.save_pretrained(directory, **saving)
     return oracle
 

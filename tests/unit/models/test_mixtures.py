@@ -81,6 +81,9 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
         def take_matrix(self, name: str, *shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
+        def __contains__(self, name: str) -> bool:
+            return False
+
     def noted(logits: Tensor, *args: Any) -> Chosen:
         dtypes.append((logits.dtype, logits.shape[1]))
         return choose(logits, *args)

@@ -12,6 +12,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from weft.errors import ModelError
 from weft.models.fields import Fields, UnsupportedConfig
+from weft.models.gemma3 import Gemma3
+from weft.models.phi3 import Phi3
 from weft.models.rope import FULL, SLIDING, Llama3, Rope, parse_rope, yarn_growth
 
 LENGTH = 256
@@ -125,7 +127,7 @@ def test_files_of_both_generations_of_transformers_are_read() -> None:
     ):
         assert read({**sizes, **data}, 64) == wanted
     assert read({**sizes, "rope_theta": 9.0, "rope_scaling": None}, 64) == Rope(9.0)
-    assert read(sizes, 64, default_theta=7.0) == Rope(7.0)
+    assert read(sizes, 64) == Rope(1e4)
 
 
 @pytest.mark.parametrize("kind", ["llama3", "yarn", "longrope"])
@@ -173,6 +175,10 @@ def test_phi3s_parameters_are_read_as_transformers_reads_them() -> None:
         wanted, factor = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=longest)
         torch.testing.assert_close(rope.frequencies(16, longest), wanted, rtol=1e-6, atol=0)
         assert rope.scaling.attention_factor == pytest.approx(factor)
+    sizes = dict.fromkeys(("vocab_size", "intermediate_size", "num_hidden_layers"), 2)
+    for name in ("su", "yarn", "longrope"):  # two of them are old names
+        old = {**sizes, **data, "rope_scaling": {"type": name, **factors}}
+        assert Phi3.parse_config(old, "c").rope == rope
 
 
 GEMMA3 = {
@@ -207,8 +213,8 @@ GEMMA3 = {
 def test_layers_of_two_kinds_have_their_parameters(name: str) -> None:
     data = {"max_position_embeddings": LENGTH, "head_dim": 64, **GEMMA3[name]}
     config = Gemma3TextConfig(**data, num_hidden_layers=6)
-    for kind, default in ((FULL, 1e6), (SLIDING, 1e4)):
-        rope = read(data, 64, layer_type=kind, default_theta=default)
+    for kind in (FULL, SLIDING):
+        rope = read({**Gemma3.defaults, **data}, 64, layer_type=kind)
         parameters = config.rope_parameters[kind]
         if parameters["rope_type"] == "default":
             assert rope == Rope(parameters["rope_theta"])
@@ -273,6 +279,14 @@ def test_a_kind_of_layers_without_an_object_is_refused() -> None:
         ModelError, match="c: rope_parameters: 'full_attention' is 'default'; it must be an o"
     ):
         read(data, 16, layer_type=FULL)
+
+
+def test_parameters_for_all_layers_are_refused_where_there_are_two_kinds() -> None:
+    """transformers ignores them."""
+    data = {"max_position_embeddings": LENGTH, "rope_parameters": {"rope_type": "default", "rope_theta": 3.0}}
+    for kind in (FULL, SLIDING):
+        with pytest.raises(UnsupportedConfig, match="has no object for each kind of layers"):
+            read(data, 16, layer_type=kind)
 
 
 def test_the_growth_of_scores_for_longer_texts() -> None:

@@ -193,7 +193,7 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "flag": ({"attention_bias": "yes"}, "'attention_bias' is 'yes'; it must be true or false"),
     "heads": ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
     "odd-head": ({"head_dim": 7}, "'head_dim' is 7"),
-    "activation": ({"hidden_act": "sulu"}, "'hidden_act' is 'sulu'; weft runs 'silu'"),
+    "activation": ({"hidden_act": "sulu"}, "'hidden_act' is 'sulu'; weft knows silu"),
     "quantised": ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
     "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
     "rope": (
@@ -209,10 +209,10 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_values_that_wefts_module_lacks_run_by_transformers_code(checkpoint: Path) -> None:
-    edit_config(checkpoint, hidden_act="gelu")
+    edit_config(checkpoint, hidden_act="mish")
     model = load_model(checkpoint)
     module, reason = how_it_runs(model)
-    assert "transformers' LlamaForCausalLM" in module and "'hidden_act' is 'gelu'" in reason
+    assert "transformers' LlamaForCausalLM" in module and "'hidden_act' is 'mish'" in reason
     oracle = transformers.LlamaForCausalLM.from_pretrained(checkpoint).eval()
     with torch.inference_mode():
         wanted = oracle(torch.arange(12)[None]).logits

@@ -82,24 +82,19 @@ def test_weights_of_16_bits_give_the_bits_of_the_same_in_float32() -> None:
 
 @pytest.mark.parametrize("tiled", TILED)
 @pytest.mark.parametrize("live", [0, 1, 7, 200, 300])
-def test_rows_that_are_not_live_are_neither_read_nor_written(live: int, tiled: bool) -> None:
-    layer = LatentLayer(Sizes(2, 0, 24, 8, 70, 33, torch.bfloat16))
+@pytest.mark.parametrize("query", [0, 40])
+def test_rows_that_are_not_live_are_neither_read_nor_written(live: int, tiled: bool, query: int) -> None:
+    layer = LatentLayer(Sizes(2, query, 24, 8, 70, 33, torch.bfloat16))
     queries, values = layer.queries(tiled), layer.values(tiled)
     x, attended = layer.rows(230), layer.attended(230)
     wanted_queries, wanted_values = queries(x), values(attended)
     count, live = torch.tensor([live]), min(live, 230)
     x[live:], attended[live:] = float("nan"), float("nan")
     out = torch.full_like(wanted_queries, 7.0)
-    norm = layer.kv_norm
+    q_up = None if queries.q_up is None else queries.q_up.weight
+    q_norm, norm = None if queries.q_norm is None else queries.q_norm.weight, layer.kv_norm
     torch.ops.weft.latent_queries(
-        x[:, : queries.query_size],
-        x[:, queries.query_size :],
-        queries.k_up,
-        norm.weight,
-        norm.eps,
-        8,
-        out,
-        count,
+        x, q_up, q_norm, 1e-6, queries.k_up, norm.weight, norm.eps, 24, 8, out, count
     )
     assert torch.equal(out[:live], wanted_queries[:live]) and bool((out[live:] == 7).all())
     out = torch.full_like(wanted_values, 7.0)
@@ -136,6 +131,8 @@ def test_wrong_sizes_are_refused() -> None:
         LatentQueries(None, layer.k_up, layer.q_norm, layer.kv_norm, 16)
     with pytest.raises(InputError, match="queries have 192 elements, not 5"):
         LatentQueries(None, layer.k_up, None, layer.kv_norm, 16)(torch.zeros(2, 85))
+    with pytest.raises(InputError, match="queries have 48 elements, not 5"):
+        layer.queries()(torch.zeros(2, 85))
     with pytest.raises(InputError, match="rows have 256 elements, not 9"):
         layer.values()(torch.zeros(2, 9))
     with pytest.raises(InputError, match=r"activations are torch\.float32, not torch\.float64"):

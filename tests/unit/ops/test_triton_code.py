@@ -24,6 +24,7 @@ KERNELS = {
     *("embed_kernel", "norm_kernel", "add_norm_kernel", "join_norms_kernel", "take_kernel"),
 }
 LATENT_KERNELS = {"latent_queries_kernel", "latent_values_kernel"}
+UP_KERNELS = {"latent_up_queries_kernel"}
 EXPERTS_KERNELS = {"sort_kernel", "experts_kernel", "combine_kernel"}
 ROUTING_KERNELS = {"choose_kernel"}
 SHAPES = {
@@ -50,10 +51,11 @@ ATTENTION = {
 NORMS = {"qwen3-next": False, "olmo-2 7b": True, "olmo-2 32b": True}
 """Whether norms of heads are over all of them. Other models of `ATTENTION` have none."""
 LATENT = {
-    # heads, elements that are not rotated and that are, sizes of the latent and of a value
-    "deepseek v3": (128, 128, 64, 512, 128),
-    "deepseek v2 lite": (16, 128, 64, 512, 128),
-    "minicpm3": (40, 64, 32, 256, 64),
+    # heads, elements that are not rotated and that are, sizes of the latent, of a value and of a compressed query
+    "deepseek v3": (128, 128, 64, 512, 128, 1536),
+    "deepseek v2 lite": (16, 128, 64, 512, 128, 0),
+    "glm 4.7 flash": (20, 192, 64, 512, 256, 768),
+    "minicpm3": (40, 64, 32, 256, 64, 768),
 }
 EXPERTS = {
     # hidden, inner, experts, chosen, gates, biases
@@ -396,7 +398,7 @@ def test_routers_compile(name: str, capability: int) -> None:
     [
         ("deepseek v3", torch.bfloat16, 90),
         ("deepseek v3", torch.bfloat16, 80),
-        ("deepseek v2 lite", torch.float16, 100),
+        ("glm 4.7 flash", torch.float16, 100),
         ("minicpm3", torch.bfloat16, 90),
         ("deepseek v2 lite", torch.float32, 80),
     ],
@@ -404,7 +406,8 @@ def test_routers_compile(name: str, capability: int) -> None:
 def test_latent_products_compile(shape: str, dtype: torch.dtype, capability: int, rows: int) -> None:
     from weft.ops import latent_triton
 
-    heads, size, rotated, latent, value = LATENT[shape]
+    heads, size, rotated, latent, value, query = LATENT[shape]
+    kernels = LATENT_KERNELS | (UP_KERNELS if query and rows <= 16 else set())
 
     def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(sizes, dtype=dtype, device="cuda")
@@ -419,7 +422,14 @@ def test_latent_products_compile(shape: str, dtype: torch.dtype, capability: int
             latent_triton.values(
                 tensor(rows, heads * latent), tensor(heads, value, latent), tensor(rows, heads * value), live
             )
-    assert {launch.name for launch in found} == LATENT_KERNELS
+            if query and rows <= 16:
+                x = tensor(rows, query + latent + rotated)
+                latent_triton.up_queries(
+                    x[:, :query], x[:, query:], tensor(heads * (size + rotated), query), tensor(query), 1e-6,
+                    tensor(heads, size, latent), tensor(latent), 1e-6, rotated,
+                    tensor(rows, (heads + 1) * (latent + rotated)), live,
+                )  # fmt: skip
+    assert {launch.name for launch in found} == kernels
     for launch in found:
         code = launch.compile(capability)
         assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
@@ -427,7 +437,7 @@ def test_latent_products_compile(shape: str, dtype: torch.dtype, capability: int
             assert code.stack == code.spills == 0, (
                 f"{launch.name}: {code.registers} registers, {code.spills} spills"
             )
-        inputs = latent if launch.name == "latent_values_kernel" else size
+        inputs = {"latent_values_kernel": latent, "latent_queries_kernel": size}.get(launch.name, query)
         if inputs > launch.arguments["BK"]:  # in several steps
             assert "LDGSTS" in code.instructions, f"{launch.name} does not load ahead"
         if capability >= 90:
@@ -450,6 +460,8 @@ def check_chain(launch: Launch, code: Code) -> None:
         check_early_weights(launch, early)
     elif launch.name == "attend_few_kernel":
         check_early_keys(launch.arguments["EARLY"], early)
+    elif launch.name == "latent_up_queries_kernel":
+        assert set(early) == {"CCTL.E.PF2"}, early
     else:
         assert early == [], where
 
@@ -526,4 +538,6 @@ def test_kernels_cover_the_modules() -> None:
 
     modules = (attention_triton, experts_triton, latent_triton, linear_triton, routing_triton, rows_triton)
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
-    assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | ROUTING_KERNELS | {"squares_kernel"}
+    assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | UP_KERNELS | ROUTING_KERNELS | {
+        "squares_kernel"
+    }

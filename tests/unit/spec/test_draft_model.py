@@ -79,7 +79,7 @@ def test_the_model_directorys_own_draft_is_used(tmp_path: Path, target_path: Pat
 def test_it_runs_in_the_targets_dtype(tmp_path: Path, target_path: Path) -> None:
     save_draft_model(tmp_path)
     drafter = DraftModel.load(context(target_path, tmp_path, dtype="bfloat16"))
-    assert drafter.model.layers[0].mlp.gate_up.weight.dtype == torch.bfloat16
+    assert drafter.model.layers[0].mlp.up.weight.dtype == torch.bfloat16
     assert drafter.draft_buffers(2).logits_BD.dtype == drafter.kv.dtype == torch.float32
 
 

@@ -65,10 +65,25 @@ def plain_module(t: dict[str, Tensor], embedded: Tensor, hidden: Tensor) -> tupl
     scores = turn(q) @ k.transpose(1, 2) / size**0.5
     scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
     x = x + (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, -1) @ t["self_attn.o_proj.weight"].T
-    y = rms(x, t["post_attention_layernorm.weight"])
-    gated = F.silu(y @ t["mlp.gate_proj.weight"].T) * (y @ t["mlp.up_proj.weight"].T)
-    x = x + gated @ t["mlp.down_proj.weight"].T
+    x = x + plain_mlp(t, rms(x, t["post_attention_layernorm.weight"]))
     return x, rms(x, t["shared_head.norm.weight"])
+
+
+def plain_mlp(t: dict[str, Tensor], y: Tensor) -> Tensor:
+    """The MLP of a module's layer, or its mixture with Mixtral's router."""
+
+    def mlp(gate: str, up: str, down: str) -> Tensor:
+        gated = F.silu(y @ t[f"{gate}.weight"].T) * (y @ t[f"{up}.weight"].T)
+        return gated @ t[f"{down}.weight"].T
+
+    router = t.get("block_sparse_moe.gate.weight")
+    if router is None:
+        return mlp("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    best = (y @ router.T).topk(2, -1)
+    shares = torch.zeros(len(y), len(router)).scatter(1, best.indices, best.values.softmax(-1))
+    prefixes = [f"block_sparse_moe.experts.{expert}." for expert in range(len(router))]
+    parts = torch.stack([mlp(f"{p}w1", f"{p}w3", f"{p}w2") for p in prefixes], 1)
+    return (parts * shares[:, :, None]).sum(1)
 
 
 def plain_modules(path: Path, count: int) -> list[dict[str, Tensor]]:
@@ -175,7 +190,7 @@ def test_drafting_keeps_the_rule_of_launched_functions(modules: int, tmp_path: P
 
 def save_inside(path: Path, kind: str, modules: int) -> list[dict[str, Tensor]]:
     """A target's checkpoint with random modules in it; the modules under their plain names."""
-    model_type = {"deepseek": "llama", "mimo": "qwen2"}[kind]
+    model_type = {"deepseek": "llama", "mimo": "qwen2", "qwen": "llama"}[kind]
     save_checkpoint(
         path, model_type, vocab_size=VOCAB, hidden_size=H, num_hidden_layers=LAYERS, rms_norm_eps=1e-5
     )
@@ -186,6 +201,9 @@ def save_inside(path: Path, kind: str, modules: int) -> list[dict[str, Tensor]]:
             tensors.update({f"model.layers.{LAYERS + i}.{name}": t for name, t in module.items()})
             for copy in ("embed_tokens.weight", "shared_head.head.weight"):
                 tensors[f"model.layers.{LAYERS + i}.{copy}"] = torch.zeros(VOCAB, H)
+            continue
+        if kind == "qwen":
+            tensors |= qwen_names(module, plain[0], i)
             continue
         prefix = f"model.mtp_layers.{i}."
         names = {
@@ -202,21 +220,38 @@ def save_inside(path: Path, kind: str, modules: int) -> list[dict[str, Tensor]]:
             tensors[f"{prefix}self_attn.{name}_proj.bias"] = torch.zeros(width)
     save_file({name: t.contiguous() for name, t in tensors.items()}, path / "model.safetensors")
     config = json.loads((path / "config.json").read_text())
-    config["num_nextn_predict_layers"] = modules
+    config["mtp_num_hidden_layers" if kind == "qwen" else "num_nextn_predict_layers"] = modules
     if kind == "mimo":
         config.update(architectures=["MiMoForCausalLM"], model_type="mimo")
     (path / "config.json").write_text(json.dumps(config))
     return plain
 
 
+def qwen_names(module: dict[str, Tensor], first: dict[str, Tensor], number: int) -> dict[str, Tensor]:
+    """A module's tensors by Qwen's names. All but those of its layer are shared, and become the first module's."""
+    names = {
+        "enorm": "pre_fc_norm_embedding",
+        "hnorm": "pre_fc_norm_hidden",
+        "eh_proj": "fc",
+        "shared_head.norm": "norm",
+    }
+    module |= {f"{name}.weight": first[f"{name}.weight"] for name in names}
+    return {
+        f"mtp.{names[stem]}.weight"
+        if (stem := name.removesuffix(".weight")) in names
+        else f"mtp.layers.{number}.{name}": t
+        for name, t in module.items()
+    }
+
+
 @pytest.mark.parametrize("modules", [1, 2])
-@pytest.mark.parametrize("kind", ["deepseek", "mimo"])
+@pytest.mark.parametrize("kind", ["deepseek", "mimo", "qwen"])
 def test_modules_inside_the_targets_checkpoint(kind: str, modules: int, tmp_path: Path) -> None:
     plain = save_inside(tmp_path, kind, modules)
     target = load_model(tmp_path)
     assert target.config.num_mtp_modules == modules
     drafter = Mtp.load(context(target, tmp_path, 2, given=False))
-    reads_normed = kind == "deepseek"
+    reads_normed = kind != "mimo"
     assert drafter.aux_layers == (LAYERS + reads_normed,)
     if modules == 1:
         oracle = recurrent_oracle(plain[0], target, reads_normed)
@@ -225,6 +260,49 @@ def test_modules_inside_the_targets_checkpoint(kind: str, modules: int, tmp_path
     drafting = Drafting(drafter, drafter.kv, oracle, VOCAB, H, 0)
     drafting.run(2, [0, 2])
     assert drafting.compared > 0
+
+
+def test_a_modules_layer_may_be_a_mixture(tmp_path: Path) -> None:
+    """The layer of a Mixtral."""
+    count = 4
+    sizes: dict[str, Any] = {"num_local_experts": count, "num_experts_per_tok": 2, "sliding_window": None}
+    sizes["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    save_checkpoint(
+        tmp_path,
+        "mixtral",
+        vocab_size=VOCAB,
+        hidden_size=H,
+        num_hidden_layers=LAYERS,
+        rms_norm_eps=1e-5,
+        **sizes,
+    )
+    tensors = load_file(tmp_path / "model.safetensors")
+    module = mtp_tensors("", H, 0)
+    generator = torch.Generator().manual_seed(1)
+    mlp = {name: module.pop(f"mlp.{name}_proj.weight") for name in ("gate", "up", "down")}
+    names = {"gate": "w1", "up": "w3", "down": "w2"}
+    experts = {
+        f"block_sparse_moe.experts.{e}.{names[name]}.weight": t
+        + torch.randn(t.shape, generator=generator) * 0.2
+        for e in range(count)
+        for name, t in mlp.items()
+    }
+    module |= experts | {"block_sparse_moe.gate.weight": torch.randn(count, H, generator=generator)}
+    tensors |= {f"model.layers.{LAYERS}.{name}": t for name, t in module.items()}
+    save_file({name: t.contiguous() for name, t in tensors.items()}, tmp_path / "model.safetensors")
+    edit(tmp_path, {"num_nextn_predict_layers": 1}, lambda t: None)
+    target = load_model(tmp_path)
+    drafter = Mtp.load(context(target, tmp_path, 3, given=False))
+    drafting = Drafting(drafter, drafter.kv, recurrent_oracle(module, target), VOCAB, H, 0)
+    drafting.run(3, [0, 3])
+    assert drafting.compared > 0
+
+
+def test_a_target_that_transformers_runs_has_no_modules(tmp_path: Path, target: Model) -> None:
+    save_inside(tmp_path, "deepseek", 1)
+    edit(tmp_path, {"architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox"}, lambda t: None)
+    with pytest.raises(ModelError, match="GPTNeoXForCausalLM is run by transformers' code, which has no MTP"):
+        MtpModules.load(tmp_path, target)
 
 
 def test_a_bias_of_the_layer_counts(tmp_path: Path) -> None:
@@ -285,7 +363,7 @@ MISFITS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], object], 
     "architecture": (
         {"architectures": ["GPT2LMHeadModelMTP"]},
         lambda t: None,
-        r"'architectures' is \['GPT2LMHeadModelMTP'\]; it must name one of LlamaForCausalLMMTP",
+        r"'architectures' is \['GPT2LMHeadModelMTP'\]; it must name one of .*LlamaForCausalLMMTP",
     ),
 }
 

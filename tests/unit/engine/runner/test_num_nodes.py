@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from support.engine.nodes import CountingRuntime, Nodes, fake_parts, real_host_memory
+from support.engine.nodes import CountingRuntime, CountingStream, Nodes, fake_parts, real_host_memory
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
 from weft.engine.device.state import StepBuffers
 from weft.engine.runner.step import GuidedLogits, Iteration, Plan, decode_step
 from weft.guided.grammar_stream import GrammarStream
 from weft.guided.state import GuidedShape
+from weft.ops.latent import LatentQueries
+from weft.ops.linear import Norm
 from weft_bench.engine.models import SHAPES, Shape
 
 
@@ -90,3 +92,29 @@ def test_a_large_batch_takes_torchs_products() -> None:
     assert model.kernels["torch mm"] + model.kernels["torch addmm"] == 4 * SHAPE.layers + 1
     assert model.kernels["activate_kernel"] == SHAPE.layers
     assert model.kernels["attend_few_kernel"] == SHAPE.layers
+
+
+@pytest.mark.parametrize("query", [0, 1536])
+def test_latent_queries_are_one_kernel(query: int) -> None:
+    """For few rows. For many, torch multiplies compressed queries first."""
+
+    def tensor(*sizes: int) -> torch.Tensor:
+        return torch.empty(sizes, dtype=torch.bfloat16, device="cuda")
+
+    heads, plain, rotated, latent = 16, 128, 64, 512
+    with launches() as found:
+        q_up, q_norm = (
+            (tensor(heads * (plain + rotated), query), Norm(tensor(query), 1e-6)) if query else (None, None)
+        )
+        queries = LatentQueries(
+            q_up, tensor(heads, plain, latent), q_norm, Norm(tensor(latent), 1e-6), rotated
+        )
+        few, many = CountingStream(found), CountingStream(found)
+        width = (query or heads * (plain + rotated)) + latent + rotated
+        # The first launch makes counters.
+        CountingStream(found).launch(queries, tensor(16, width))
+        few.launch(queries, tensor(16, width))
+        many.launch(queries, tensor(17, width))
+    assert few.nodes.kernels == {"latent_up_queries_kernel" if query else "latent_queries_kernel": 1}
+    assert many.nodes.kernels["latent_queries_kernel"] == 1
+    assert many.nodes.kernels["torch mm"] == bool(query)

@@ -1,0 +1,87 @@
+"""MTP modules whose layers are those of their family: latent attention, gated attention, mixtures. The oracle is
+transformers' layer: the last of a network, which the checkpoint names as a module's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
+from support.families import DELTA, save
+from support.mtp_families import FAMILIES, HIDDEN, LAYERS, save_with_module
+from weft.client.model_facts import ModelFacts, drafter_lines
+from weft.config import Speculation
+from weft.errors import ModelError
+from weft.models.base import Model
+from weft.models.mtp_module import MtpModules
+from weft.models.weights import load_model
+from weft.spec.base import DrafterContext
+from weft.spec.mtp import Mtp
+
+
+def layer_of(network: Any) -> Callable[[Tensor], Tensor]:
+    """transformers' last decoder layer, on a text's rows [L, H]."""
+
+    def run(x: Tensor) -> Tensor:
+        positions = torch.arange(len(x))[None]
+        hidden = torch.full((len(x), len(x)), -torch.inf).triu(1)[None, None]
+        rotary = network.model.rotary_emb(x[None], positions)
+        out = network.model.layers[LAYERS](
+            x[None], attention_mask=hidden, position_ids=positions, position_embeddings=rotary
+        )
+        return out[0] if out.dim() == 3 else out
+
+    return run
+
+
+def oracle_of(network: Any, parts: dict[str, Tensor], target: Model, norm_offset: float) -> Oracle:
+    layer, eps = layer_of(network), network.config.rms_norm_eps
+
+    def rms(x: Tensor, name: str) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * (parts[name] + norm_offset)
+
+    def logits(tokens: Tensor, hidden: Tensor, drafts: list[int]) -> Tensor:
+        behind = tokens[1:]
+        for draft in [*drafts, None]:
+            embedded = network.get_input_embeddings()(behind)
+            both = torch.cat((rms(embedded, "embedding"), rms(hidden, "hidden")), -1)
+            out = rms(layer(both @ parts["projection"].T), "output")
+            if draft is not None:
+                behind = torch.cat((behind, torch.tensor([draft])))
+                hidden = torch.cat((hidden, out[-1:]))
+        return target.logits(out[-1:], is_normed=True)[0]
+
+    return logits
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_drafts_are_those_of_transformers_layer(name: str, tmp_path: Path) -> None:
+    network, parts = save_with_module(tmp_path, name)
+    network.set_attn_implementation("eager")
+    target = load_model(tmp_path)
+    assert target.config.why_generic == ""
+    assert target.config.num_mtp_modules == 1
+    speculation = Speculation.mtp(num_draft_tokens=3)
+    context = DrafterContext(speculation, tmp_path, target, SLOTS, SLOTS * PAGES + 1, PAGE, PAGES * PAGE)
+    drafter = Mtp.load(context)
+    assert drafter.aux_layers == (LAYERS + 1,)
+    oracle = oracle_of(network, parts, target, FAMILIES[name].norm_offset)
+    drafting = Drafting(drafter, drafter.kv, oracle, target.config.vocab_size, HIDDEN, seed=0)
+    drafting.run(3, [0, 1, 3])
+    assert drafting.compared > 0
+
+
+def test_a_qwen3_next_may_lack_its_module(tmp_path: Path) -> None:
+    """transformers saves none."""
+    save("qwen3_next", DELTA, tmp_path)
+    facts = ModelFacts.read(tmp_path, torch.device("cpu"))
+    assert "MTP layers: none (no mtp/)" in drafter_lines(facts)
+    with pytest.raises(ModelError, match=r"no MTP module here; .* 'mtp\.fc\.weight'"):
+        MtpModules.load(tmp_path, facts.model)
+    save_with_module(tmp_path, "qwen3_next")
+    assert "MTP layers: 1, in the weights" in drafter_lines(ModelFacts.read(tmp_path, torch.device("cpu")))
