@@ -94,6 +94,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
     "smollm3-listed": ("SmolLM3", {"no_rope_layers": [0, 1, 0], "attention_bias": True}),
+    "arcee": ("Arcee", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "glm4": ("Glm4", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.75}}),
+    "glm4-unbiased": (
+        "Glm4",
+        {"rope_parameters": YARN, "attention_bias": False, "tie_word_embeddings": True},
+    ),
     "granite": (
         "Granite",
         {
