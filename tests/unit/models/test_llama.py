@@ -4,6 +4,7 @@ pages.
 
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
     """A random transformers model of a case, saved to `directory`; norms and biases are random too."""
-    name, changes = CASES[case]
+    name, changes = copy.deepcopy(CASES[case])  # transformers writes into the dictionaries
     network = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(7)
     oracle = network(network.config_class(**{**SMALL, **changes}, attn_implementation="eager")).eval()
