@@ -147,9 +147,9 @@ def note_operations() -> Iterator[set[str]]:
         noted.update({"sink logits"} if how["sink_logits"] is not None else set())
         return Heads(*args, **how)
 
-    def experts(*args: Any, **how: Any) -> Experts:
+    def experts(*args: Any, **biases: Any) -> Experts:
         noted.add("experts")
-        return Experts(*args, **how)
+        return Experts(*args, **biases)
 
     def packed(module: Any) -> Experts:
         noted.add("experts")
