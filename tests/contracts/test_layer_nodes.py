@@ -1,4 +1,4 @@
-"""The launches of a decoder layer in a decoding iteration on CUDA, counted on fake tensors."""
+"""The kernels of a decoder layer in a decoding iteration on CUDA, counted on fake tensors."""
 
 from __future__ import annotations
 
@@ -8,57 +8,39 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.engine.fake_weights import FakeWeights
+from support.engine.nodes import CountingStream, Nodes
 from support.families import FAMILIES, HYBRIDS, own_families, save
-from support.launch_check import cuda_device_guard
+from support.kernels.interpreter import needs_triton
+from support.kernels.launches import launches
 from weft.models.base import PagedKV
 from weft.models.decoder import Decoder
-from weft.models.layers import Attention, DecoderLayer
-from weft.models.mixture import Mixture
+from weft.models.layers import DecoderLayer
 from weft.models.states import States
 from weft.models.weights import read_config, with_dtype
 from weft.ops.attention import Rows
 from weft.registry import load
 
-MAXIMA = {"dense": 5, "mixture": 8, "other mixer": 7}
+MAXIMA = {"Attention": 3, "LatentAttention": 5, "GatedDelta": 6, "MLP": 2, "Mixture": 5}
+"""The kernels of a layer's two parts: 5 in a layer with attention and an MLP, 8 with attention and a mixture."""
 
 
-class Counter(TorchDispatchMode):
-    """Counts operations that launch kernels."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name()
-        if not (func.is_view or "empty" in name or name.startswith("prim::")):
-            self.names.append(name)
-        return func(*args, **(kwargs or {}))
-
-
+@needs_triton
 @pytest.mark.parametrize("family", own_families())
-def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
+def test_a_layer_takes_few_kernels(family: str, tmp_path: Path) -> None:
     save(family, {**FAMILIES, **HYBRIDS}[family], tmp_path)
     config = with_dtype(read_config(tmp_path)[1], "bfloat16", torch.device("cuda"))
     assert not config.why_generic, config.why_generic
-    counts: list[tuple[DecoderLayer, list[str]]] = []
+    counts: list[tuple[DecoderLayer, Nodes]] = []
     add_to = DecoderLayer.add_to_
 
     def counted(layer: DecoderLayer, *args: Any) -> None:
-        with Counter() as counter:
-            add_to(layer, *args)
-        counts.append((layer, counter.names))
+        stream = CountingStream(found)
+        stream.launch(add_to, layer, *args)
+        counts.append((layer, stream.nodes))
 
-    with (
-        cuda_device_guard(),
-        FakeTensorMode(),
-        torch.inference_mode(),
-        patch.object(DecoderLayer, "add_to_", counted),
-    ):
+    with launches() as found, torch.inference_mode(), patch.object(DecoderLayer, "add_to_", counted):
         model: Decoder = load("models", config.architecture)(config, FakeWeights(tmp_path, config.dtype))
         kv = PagedKV.for_model(model, 9, 4)
         states = None
@@ -73,7 +55,9 @@ def test_a_layer_takes_few_launches(family: str, tmp_path: Path) -> None:
         )
         model.forward(torch.zeros(2, 4, dtype=torch.int64, device="cuda"), kv, rows)
     assert len(counts) == config.num_layers
-    for layer, names in counts:
-        kind = "dense" if isinstance(layer.mixer, Attention) else "other mixer"
-        kind = "mixture" if isinstance(layer.mlp, Mixture) else kind
-        assert len(names) <= MAXIMA[kind], f"a {kind} layer launches {names}"
+    for layer, nodes in counts:
+        kinds = [type(part).__name__ for part in (layer.mixer, layer.mlp)]
+        assert nodes.num_kernels <= sum(MAXIMA[kind] for kind in kinds), (
+            f"{kinds} launch {dict(nodes.kernels)}"
+        )
+        assert not nodes.copies

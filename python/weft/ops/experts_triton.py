@@ -1,12 +1,13 @@
-"""Mixtures of experts in Triton: four kernels with static grids, whose numbers of rows are data on the device.
+"""Mixtures of experts in Triton: kernels with static grids, whose numbers of rows are data on the device.
 
-`sort_kernel` sorts the choices (a row and one of its experts) by expert. `experts_kernel` multiplies the sorted rows by
-their experts' weights, once for the up projection with its activation and once for the down projection.
-`combine_kernel` adds the weighted results of each row, in the order of its choices, and then the residual.
+A choice is a row and one of its experts. `experts_kernel` multiplies the choices' rows by their experts' weights, once
+for the up projection with its activation and once for the down projection. `combine_kernel` adds the weighted results
+of each row, in the order of its choices, and then the residual.
 
-A program of `experts_kernel` computes a tile of outputs for up to BM rows of one expert. It finds them among the
-experts' first sorted rows. There are as many programs as any choice of experts needs; the others end at once, so the
-weights of experts without rows are not read.
+A program of `experts_kernel` computes a tile of outputs for up to BM choices of one expert. There are as many programs
+as any choice of experts needs; the others end at once, so the weights of experts without rows are not read. Of at most
+FEW_CHOICES, a program reads all and finds its tile (`tile_of_few`). More of them are sorted by expert first, by
+`sort_kernel`, and a program finds its tile among the experts' first places (`tile_of_sorted`). Both give the same bits.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -29,6 +30,8 @@ from weft.ops.triton_launch import begin, chain_options, is_padding
 SORT_BLOCK, SORT_OTHERS = 32, 128
 COMBINE_BLOCK = 1024
 FEW_ROWS_OF_EXPERT = 16
+FEW_CHOICES = 128
+"""As many choices are not sorted: each program compares all."""
 MAX_EXPERTS = 1 << 10
 MAX_CHOICES: tl.constexpr = tl.constexpr(1 << 21)  # with MAX_EXPERTS, sort keys fit int32
 
@@ -53,12 +56,25 @@ def choose_tiles(choices: int, experts: int, element: int) -> Tiles:
 
 
 @triton.jit
-def sort_keys(Index, choice, live, E: tl.constexpr):
-    """Numbers in whose order choices are sorted: by expert, then by choice. Expert E stands for none: the choice is
-    not live, or its index is no expert."""
+def live_choices(Live, choices, CHOSEN: tl.constexpr):
+    """The number of choices of live rows."""
+    live = choices
+    if Live is not None:
+        live = tl.minimum(choices, tl.load(Live) * CHOSEN).to(tl.int32)
+    return live
+
+
+@triton.jit
+def experts_of(Index, choice, live, E: tl.constexpr):
+    """The experts of choices, int32. Expert E stands for none: the choice is not live, or its index is no expert."""
     expert = tl.load(Index + choice, mask=choice < live, other=E)
-    expert = tl.where((expert >= 0) & (expert < E), expert, E).to(tl.int32)
-    return expert * MAX_CHOICES + choice
+    return tl.where((expert >= 0) & (expert < E), expert, E).to(tl.int32)
+
+
+@triton.jit
+def sort_keys(Index, choice, live, E: tl.constexpr):
+    """Numbers in whose order choices are sorted: by expert, then by choice."""
+    return experts_of(Index, choice, live, E) * MAX_CHOICES + choice
 
 
 @triton.jit(do_not_specialize=["choices"], do_not_specialize_on_alignment=["Live"])
@@ -70,9 +86,7 @@ def sort_kernel(
     Starts [E + 1]: the first place of each expert, then the number of places. A program finds BLOCK places or starts by
     counting the smaller keys, OTHERS at once."""
     begin(CHAINED)
-    live = choices
-    if Live is not None:
-        live = tl.minimum(choices, tl.load(Live) * CHOSEN).to(tl.int32)
+    live = live_choices(Live, choices, CHOSEN)
     blocks = tl.cdiv(choices, BLOCK)
     program = tl.program_id(0)
     choice = program * BLOCK + tl.arange(0, BLOCK)
@@ -91,33 +105,65 @@ def sort_kernel(
         tl.store(Starts + expert, place, mask=expert <= E)
 
 
-@triton.jit(do_not_specialize=["slope", "limit", "shift"])
-def experts_kernel(
-    X, W, Bias, Starts, Order, Out, x_row, slope, limit, shift, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    CHOSEN: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    GATED: tl.constexpr, FUNCTION: tl.constexpr, STAGES: tl.constexpr, CHAINED: tl.constexpr,
-):  # fmt: skip
-    """W: [E, N, K], with gates before ups; Bias: float32 [E, N]; Out: [places, N], or N / 2 with GATED. With Order, the
-    row of a place is that of its choice in X; else X is sorted. LANES: a power of 2, at least E."""
-    begin(CHAINED)
-    tile = tl.program_id(0)
-    number = tl.program_id(1)
+@triton.jit
+def tile_of_sorted(Starts, number, E: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr):
+    """The expert of tile `number`, E if there is none, and the places of its choices [BM], and which there are."""
     lane = tl.arange(0, LANES)
     starts = tl.load(Starts + lane, mask=lane < E, other=0)
     ends = tl.load(Starts + lane + 1, mask=lane < E, other=0)
     tiles = (ends - starts + BM - 1) // BM
     through = tl.cumsum(tiles, 0)
     expert = tl.sum((through <= number).to(tl.int32), 0)
-    if expert >= E:
-        return
     is_mine = lane == expert
     first = tl.sum(tl.where(is_mine, starts + (number - through + tiles) * BM, 0), 0)
     end = tl.sum(tl.where(is_mine, ends, 0), 0)
     place = first + tl.arange(0, BM)
-    live = place < end
+    return expert, place, place < end
+
+
+@triton.jit
+def tile_of_few(
+    Index, Live, number, choices, E: tl.constexpr, CHOSEN: tl.constexpr, CHOICES: tl.constexpr, BM: tl.constexpr
+):  # fmt: skip
+    """The tile whose first choice is `number`: as `tile_of_sorted`, with the choices as places. There is none if the
+    choice is not the first one of a tile of its expert's choices."""
+    live = live_choices(Live, choices, CHOSEN)
+    choice = tl.arange(0, CHOICES)
+    experts = experts_of(Index, choice, live, E)
+    is_first = choice == number
+    expert = tl.sum(tl.where(is_first, experts, 0), 0)
+    same = (experts == expert).to(tl.int32)
+    rank = tl.cumsum(same, 0) - same
+    first = tl.sum(tl.where(is_first, rank, 0), 0)
+    wanted = first + tl.arange(0, BM)
+    is_at = (rank[None, :] == wanted[:, None]) & (same[None, :] > 0)
+    place = tl.sum(tl.where(is_at, choice[None, :], 0), 1)
+    return tl.where(first % BM == 0, expert, E), place, tl.sum(is_at.to(tl.int32), 1) > 0
+
+
+@triton.jit(do_not_specialize=["slope", "limit", "shift", "choices"], do_not_specialize_on_alignment=["Live"])
+def experts_kernel(
+    X, W, Bias, Starts, Order, Index, Live, Out, x_row, choices, slope, limit, shift, E: tl.constexpr, N: tl.constexpr,
+    K: tl.constexpr, CHOSEN: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BY_ROW: tl.constexpr, GATED: tl.constexpr, FUNCTION: tl.constexpr, STAGES: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """W: [E, N, K], with gates before ups; Bias: float32 [E, N]; Out: [places, N], or N / 2 with GATED. X has a row for
+    each place, or with BY_ROW for each row of Index. LANES: a power of 2, at least E, or without Starts at least
+    `choices`."""
+    begin(CHAINED)
+    tile = tl.program_id(0)
+    number = tl.program_id(1)
+    if Starts is not None:
+        expert, place, live = tile_of_sorted(Starts, number, E, LANES, BM)
+    else:
+        expert, place, live = tile_of_few(Index, Live, number, choices, E, CHOSEN, LANES, BM)
+    if expert >= E:
+        return
     row = place
-    if Order is not None:
-        row = tl.load(Order + place, mask=live, other=0) // CHOSEN
+    if BY_ROW:
+        if Order is not None:
+            row = tl.load(Order + place, mask=live, other=0)
+        row = row // CHOSEN
     x_rows = X + row.to(tl.int64)[:, None] * x_row
     i = tl.arange(0, BN)
     n, inside = weight_rows(tile, i, N, BN, GATED)
@@ -151,10 +197,11 @@ def experts_kernel(
 
 @triton.jit(do_not_specialize_on_alignment=["Live"])
 def combine_kernel(
-    Sorted, Places, Weights, Residual, Live, Out, residual_row, out_row, H, CHOSEN: tl.constexpr, BLOCK: tl.constexpr,
-    CHAINED: tl.constexpr,
+    Results, Places, Index, Weights, Residual, Live, Out, residual_row, out_row, H, E: tl.constexpr,
+    CHOSEN: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Sorted: [places, H], Weights: float32 [rows, CHOSEN], Residual: [rows, H] or None."""
+    """Results: [places, H], Weights: float32 [rows, CHOSEN], Residual: [rows, H] or None. Without Places, the place of
+    a choice is its number."""
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     if is_padding(row, Live):
@@ -162,10 +209,16 @@ def combine_kernel(
     h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for j in range(CHOSEN):
-        place = tl.load(Places + row * CHOSEN + j).to(tl.int64)
-        if place >= 0:
+        place = row * CHOSEN + j
+        if Places is not None:
+            place = tl.load(Places + place).to(tl.int64)
+            has_expert = place >= 0
+        else:
+            expert = tl.load(Index + place)
+            has_expert = (expert >= 0) & (expert < E)
+        if has_expert:
             weight = tl.load(Weights + row * CHOSEN + j)
-            total += weight * tl.load(Sorted + place * H + h, mask=h < H, other=0.0).to(tl.float32)
+            total += weight * tl.load(Results + place * H + h, mask=h < H, other=0.0).to(tl.float32)
     if Residual is not None:
         total += tl.load(Residual + row * residual_row + h, mask=h < H, other=0.0).to(tl.float32)
     tl.store(Out + row * out_row + h, total.to(Out.dtype.element_ty), mask=h < H)
@@ -188,9 +241,10 @@ def experts(
     live: Tensor | None = None,
     residual: Tensor | None = None,
     tiles: Tiles | None = None,
+    is_sorted: bool | None = None,
 ) -> None:
     """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H]. down:
-    [E, H, I]. Both are contiguous."""
+    [E, H, I]. Both are contiguous. is_sorted: whether choices are sorted, by default if there are many."""
     rows, chosen = index.shape
     choices, num_experts = rows * chosen, up.shape[0]
     if choices == 0:
@@ -198,30 +252,34 @@ def experts(
     require(num_experts < MAX_EXPERTS, f"there may be at most {MAX_EXPERTS - 1} experts, not {num_experts}")
     require(choices < MAX_CHOICES.value, f"at most {MAX_CHOICES.value - 1} choices fit a call, not {choices}")
     tiles = tiles or choose_tiles(choices, num_experts, up.element_size())
-    starts, order, places = (
-        torch.empty(size, dtype=torch.int32, device=x.device) for size in (num_experts + 1, choices, choices)
-    )
     inner = x.new_empty(choices, down.shape[2])
     results = x.new_empty(choices, down.shape[1])
     chain = chain_options(x)
-    blocks = triton.cdiv(choices, SORT_BLOCK) + triton.cdiv(num_experts + 1, SORT_BLOCK)
-    sort_kernel[(blocks,)](
-        index, live, starts, order, places, choices, num_experts, chosen, SORT_BLOCK, SORT_OTHERS, **chain
-    )
-    # Each expert with rows has at most one tile that is not full.
-    row_tiles = choices // tiles.rows + min(choices, num_experts)
-    lanes = triton.next_power_of_2(num_experts)
-    for source, weight, bias, of_choice, target, pairs, number in (
-        (x, up, up_bias, order, inner, gated, function),
-        (inner, down, down_bias, None, results, False, int(Function.NONE)),
+    starts, order, places = None, None, None
+    row_tiles, lanes = choices, FEW_CHOICES
+    if choices > FEW_CHOICES if is_sorted is None else is_sorted:
+        starts, order, places = (
+            torch.empty(size, dtype=torch.int32, device=x.device)
+            for size in (num_experts + 1, choices, choices)
+        )
+        blocks = triton.cdiv(choices, SORT_BLOCK) + triton.cdiv(num_experts + 1, SORT_BLOCK)
+        sort_kernel[(blocks,)](
+            index, live, starts, order, places, choices, num_experts, chosen, SORT_BLOCK, SORT_OTHERS, **chain
+        )
+        # Each expert with rows has at most one tile that is not full.
+        row_tiles = choices // tiles.rows + min(choices, num_experts)
+        lanes = triton.next_power_of_2(num_experts)
+    for source, weight, bias, target, by_row, pairs, number in (
+        (x, up, up_bias, inner, True, gated, function),
+        (inner, down, down_bias, results, False, False, int(Function.NONE)),
     ):
         outputs, inputs = weight.shape[1:]
         experts_kernel[(triton.cdiv(outputs, tiles.outputs), row_tiles)](
-            source, weight, bias, starts, of_choice, target, source.stride(0), slope, limit, shift, num_experts,
-            outputs, inputs, chosen, lanes, tiles.rows, tiles.outputs, tiles.inputs, pairs, number, tiles.stages,
-            **chain, num_warps=tiles.warps,
+            source, weight, bias, starts, order, index, live, target, source.stride(0), choices, slope, limit, shift,
+            num_experts, outputs, inputs, chosen, lanes, tiles.rows, tiles.outputs, tiles.inputs, by_row, pairs, number,
+            tiles.stages, **chain, num_warps=tiles.warps,
         )  # fmt: skip
     combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
-        results, places, weights, residual, live, out, 0 if residual is None else residual.stride(0), out.stride(0),
-        out.shape[1], chosen, COMBINE_BLOCK, **chain,
+        results, places, index, weights, residual, live, out, 0 if residual is None else residual.stride(0),
+        out.stride(0), out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
     )  # fmt: skip

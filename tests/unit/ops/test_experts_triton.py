@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,10 @@ class Case:
         name = "-".join(map(str, (*sizes, kind, *flags)))
         return f"{name}-{str(self.dtype).removeprefix('torch.')}"
 
+    @property
+    def choices(self) -> int:
+        return self.rows * self.chosen
+
     def layer(self) -> Layer:
         sizes = self.experts, self.inner, self.hidden
         return layer_of(*sizes, self.activation, self.dtype, gated=self.gated, has_bias=self.has_bias)
@@ -66,7 +71,9 @@ CASES = (
     Case(6, 1, 1, 1, 3, Activation(Function.RELU), gated=False),
     Case(6, 3, 2, 20, 48, Activation(Function.NONE)),
     Case(150, 130, 2, 16, 16),  # more choices, and more experts, than a block of the sort
+    Case(60, 2, 2, 24, 32),  # several tiles of an expert without sorting
 )
+FEW_CHOICES = 128
 LIVE = (0, 1, 20, 33, 40)
 
 
@@ -77,6 +84,7 @@ def found() -> dict[str, Any]:
 
 
 pytestmark = [pytest.mark.slow, needs_triton]
+both = pytest.mark.parametrize("is_sorted", [False, True])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -84,26 +92,36 @@ def test_values_are_those_of_one_product_after_another(case: Case, found: dict[s
     assert found[str(case)] < TOLERANCE[case.dtype]
 
 
-def test_a_rows_bits_are_its_own(found: dict[str, Any]) -> None:
-    assert found["bits"] == []
+@pytest.mark.parametrize("case", [case for case in CASES if case.choices <= FEW_CHOICES], ids=str)
+def test_bits_do_not_depend_on_sorting(case: Case, found: dict[str, Any]) -> None:
+    assert found[f"unsorted {case}"]
 
 
+@both
+def test_a_rows_bits_are_its_own(is_sorted: bool, found: dict[str, Any]) -> None:
+    assert found[f"bits {is_sorted}"] == []
+
+
+@both
 @pytest.mark.parametrize("live", LIVE)
-def test_rows_that_are_not_live_are_left_alone(live: int, found: dict[str, Any]) -> None:
+def test_rows_that_are_not_live_are_left_alone(live: int, is_sorted: bool, found: dict[str, Any]) -> None:
     """Live rows have the bits of a call without the others, whose inputs are NaN."""
-    assert found[f"live {live}"]
+    assert found[f"live {live} {is_sorted}"]
 
 
-def test_a_residual_is_added_in_place(found: dict[str, Any]) -> None:
-    assert found["residual"]
+@both
+def test_a_residual_is_added_in_place(is_sorted: bool, found: dict[str, Any]) -> None:
+    assert found[f"residual {is_sorted}"]
 
 
-def test_an_index_that_is_no_expert_adds_nothing(found: dict[str, Any]) -> None:
-    assert found["no expert"] < TOLERANCE[torch.float32]
+@both
+def test_an_index_that_is_no_expert_adds_nothing(is_sorted: bool, found: dict[str, Any]) -> None:
+    assert found[f"no expert {is_sorted}"] < TOLERANCE[torch.float32]
 
 
-def test_weights_of_experts_without_rows_are_not_used(found: dict[str, Any]) -> None:
-    assert found["untouched"]
+@both
+def test_weights_of_experts_without_rows_are_not_used(is_sorted: bool, found: dict[str, Any]) -> None:
+    assert found[f"untouched {is_sorted}"]
 
 
 def test_tiles_are_small_for_few_rows() -> None:
@@ -123,6 +141,7 @@ def interpret() -> dict[str, Any]:
         live: Tensor | None = None,
         fill: float = 0.0,
         residual: Tensor | None = None,
+        is_sorted: bool | None = None,
     ) -> Tensor:
         x, index, weights = given
         spaced = torch.cat((x, x), 1)[:, : x.shape[1]]  # rows any distance apart
@@ -133,51 +152,62 @@ def interpret() -> dict[str, Any]:
         experts(
             spaced, index, weights, torch.cat(parts, 1), layer.down, torch.cat(biases, 1) if biases else None,
             layer.down_bias, layer.gate is not None, int(act.function), act.slope, act.limit, act.shift, out, live,
-            residual,
+            residual, is_sorted=is_sorted,
         )  # fmt: skip
         return out
 
     def error(actual: Tensor, expected: Tensor) -> float:
         return float((actual.double() - expected).abs().max() / expected.abs().max())
 
+    def checks(case: Case, is_sorted: bool) -> dict[str, Any]:
+        """The other facts, with sorted choices or without."""
+        run_so = partial(run, is_sorted=is_sorted)
+        results: dict[str, Any] = {}
+        layer, given = case.layer(), case.inputs()
+        whole = run_so(layer, given)
+        rows = range(len(whole))
+        others = {
+            "again": run_so(layer, given),
+            "alone": torch.cat([run_so(layer, tuple(part[row, None] for part in given)) for row in rows[:5]]),
+            "turned": run_so(layer, tuple(part.flip(0) for part in given)).flip(0),
+        }
+        results["bits"] = [name for name, bits in others.items() if not torch.equal(bits, whole[: len(bits)])]
+        for live in LIVE:
+            x, index, weights = (part.clone() for part in given)
+            x[live:], index[live:], weights[live:] = math.nan, 1 << 40, math.nan
+            out = run_so(layer, (x, index, weights), torch.tensor([live]), 7.0)
+            results[f"live {live}"] = torch.equal(out[:live], whole[:live]) and bool((out[live:] == 7).all())
+
+        stream = torch.randn(len(whole), 100)[:, : whole.shape[1]]
+        sums, before = stream + whole, stream.clone()
+        added = run_so(layer, given, torch.tensor([20]), residual=stream)
+        results["residual"] = torch.equal(added[:20], sums[:20]) and torch.equal(added[20:], before[20:])
+        x, index, weights = given
+        index[:, 1], index[3], weights[5, 1] = 8, -1, math.nan
+        index[4, 0] = 1 << 40
+        expected = layer(x, index, torch.where(index == 8, 0, weights))
+        results["no expert"] = error(run_so(layer, (x, index, weights)), expected)
+        index[index == 7] = 6
+        whole = run_so(layer, (x, index, weights))
+        assert layer.gate is not None
+        for tensor in (layer.gate, layer.up, layer.down):
+            tensor[7] = math.nan
+        results["untouched"] = torch.equal(run_so(layer, (x, index, weights)), whole) and bool(
+            whole.isfinite().all()
+        )
+        return {f"{name} {is_sorted}": value for name, value in results.items()}
+
     make_hostile(seed=6)
     results: dict[str, Any] = {}
     for case in CASES:
         layer, given = case.layer(), case.inputs()
         results[str(case)] = error(run(layer, given), layer(*given))
+        if case.choices <= FEW_CHOICES:
+            both = [run(layer, given, is_sorted=is_sorted) for is_sorted in (False, True)]
+            results[f"unsorted {case}"] = torch.equal(*both)
 
-    layer, given = CASES[1].layer(), CASES[1].inputs()
-    whole = run(layer, given)
-    rows = range(len(whole))
-    others = {
-        "again": run(layer, given),
-        "alone": torch.cat([run(layer, tuple(part[row, None] for part in given)) for row in rows[:5]]),
-        "turned": run(layer, tuple(part.flip(0) for part in given)).flip(0),
-    }
-    results["bits"] = [name for name, bits in others.items() if not torch.equal(bits, whole[: len(bits)])]
-    for live in LIVE:
-        x, index, weights = (part.clone() for part in given)
-        x[live:], index[live:], weights[live:] = math.nan, 1 << 40, math.nan
-        out = run(layer, (x, index, weights), torch.tensor([live]), 7.0)
-        results[f"live {live}"] = torch.equal(out[:live], whole[:live]) and bool((out[live:] == 7).all())
-
-    stream = torch.randn(len(whole), 100)[:, : whole.shape[1]]
-    sums, before = stream + whole, stream.clone()
-    added = run(layer, given, torch.tensor([20]), residual=stream)
-    results["residual"] = torch.equal(added[:20], sums[:20]) and torch.equal(added[20:], before[20:])
-    x, index, weights = given
-    index[:, 1], index[3], weights[5, 1] = 8, -1, math.nan
-    index[4, 0] = 1 << 40
-    expected = layer(x, index, torch.where(index == 8, 0, weights))
-    results["no expert"] = error(run(layer, (x, index, weights)), expected)
-    index[index == 7] = 6
-    whole = run(layer, (x, index, weights))
-    assert layer.gate is not None
-    for tensor in (layer.gate, layer.up, layer.down):
-        tensor[7] = math.nan
-    results["untouched"] = torch.equal(run(layer, (x, index, weights)), whole) and bool(
-        whole.isfinite().all()
-    )
+    for is_sorted in (False, True):
+        results |= checks(CASES[1], is_sorted)
     return results
 
 

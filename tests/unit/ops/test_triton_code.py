@@ -349,7 +349,8 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
                 tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
                 tensor(rows, hidden), live, residual,
             )  # fmt: skip
-    assert {launch.name for launch in found} == EXPERTS_KERNELS
+    few = rows * chosen <= experts_triton.FEW_CHOICES
+    assert {launch.name for launch in found} == EXPERTS_KERNELS - ({"sort_kernel"} if few else set())
     for launch in found:
         code = launch.compile(capability)
         assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
