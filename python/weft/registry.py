@@ -61,6 +61,7 @@ MODELS = {
     "GraniteMoeForCausalLM": "weft.models.granite_moe:GraniteMoe",
     "SmolLM3ForCausalLM": "weft.models.smollm3:SmolLM3",
     "ArceeForCausalLM": "weft.models.arcee:Arcee",
+    "Glm4ForCausalLM": "weft.models.glm4:Glm4",
     "GraniteForCausalLM": "weft.models.granite:Granite",
     "Phi3ForCausalLM": "weft.models.phi3:Phi3",
     "Olmo2ForCausalLM": "weft.models.olmo2:Olmo2",

@@ -5,6 +5,7 @@ pages.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "smollm3-listed": ("SmolLM3", {"no_rope_layers": [0, 1, 0], "attention_bias": True}),
     "arcee": ("Arcee", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "glm4": ("Glm4", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.75}}),
+    "glm4-unbiased": (
+        "Glm4",
+        {"rope_parameters": YARN, "attention_bias": False, "tie_word_embeddings": True},
+    ),
     "granite": (
         "Granite",
         {
@@ -236,7 +242,8 @@ def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
     name, changes = CASES[case]
     network = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(7)
-    oracle = network(network.config_class(**{**SMALL, **changes}, attn_implementation="eager")).eval()
+    sizes = deepcopy({**SMALL, **changes})  # transformers writes into `rope_parameters`, which cases share
+    oracle = network(network.config_class(**sizes, attn_implementation="eager")).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.normal_(std=0.15)
