@@ -33,14 +33,12 @@ EPS = 1e-6
 class LatentConfig(ModelConfig):
     """The config of a decoder with latent attention. `head_dim` is P, the rotated elements of a head.
 
-    `query_size` is Q, 0 if queries are not compressed, `plain_size` is D, `latent_size` R and `value_size` V.
-    `adjacent_pairs`: elements 2i and 2i + 1 are rotated together, otherwise i and i + P / 2."""
+    `query_size` is Q, 0 if queries are not compressed, `plain_size` is D, `latent_size` R and `value_size` V."""
 
     query_size: int = 0
     plain_size: int = 0
     latent_size: int = 0
     value_size: int = 0
-    adjacent_pairs: bool = True
 
     @property
     def pages(self) -> Pages:

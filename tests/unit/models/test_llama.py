@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,8 @@ def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
     name, changes = copy.deepcopy(CASES[case])  # transformers writes into the dictionaries
     network = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(7)
-    oracle = network(network.config_class(**{**SMALL, **changes}, attn_implementation="eager")).eval()
+    sizes = deepcopy({**SMALL, **changes})  # transformers writes into `rope_parameters`, which cases share
+    oracle = network(network.config_class(**sizes, attn_implementation="eager")).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.normal_(std=0.15)
