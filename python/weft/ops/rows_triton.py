@@ -25,7 +25,7 @@ def token_row(Weight, Tokens, row, V, H):
 
 
 @triton.jit
-def normed(source, scale, Norm, eps, h, H):
+def normed(source, Norm, eps, h, H, scale=1.0):
     """The RMS norm of `source` [H] times `scale`, in float32."""
     x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32) * scale
     weight = tl.load(Norm + h, mask=h < H, other=0.0).to(tl.float32)
@@ -50,7 +50,7 @@ def norm_kernel(X, Norm, Live, Out, eps, x_row, out_row, H, BLOCK: tl.constexpr,
     if is_padding(row, Live):
         return
     h = tl.arange(0, BLOCK)
-    value = normed(X + row * x_row, 1.0, Norm, eps, h, H)
+    value = normed(X + row * x_row, Norm, eps, h, H)
     tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
 
 
@@ -63,7 +63,7 @@ def add_norm_kernel(
     if is_padding(row, Live):
         return
     h = tl.arange(0, BLOCK)
-    value = normed(Rows + row * rows_row, 1.0, Norm, eps, h, H)
+    value = normed(Rows + row * rows_row, Norm, eps, h, H)
     value += tl.load(X + row * x_row + h, mask=h < H, other=0.0).to(tl.float32)
     tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
 
@@ -80,9 +80,9 @@ def join_norms_kernel(
         return
     h = tl.arange(0, BLOCK)
     if tl.program_id(1) == 0:
-        value = normed(token_row(Weight, Tokens, row, V, H), scale, EmbedNorm, embed_eps, h, H)
+        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H, scale)
     else:
-        value = normed(Hidden + row * hidden_row, 1.0, HiddenNorm, hidden_eps, h, H)
+        value = normed(Hidden + row * hidden_row, HiddenNorm, hidden_eps, h, H)
     target = Out + (2 * row + tl.program_id(1)) * H + h
     tl.store(target, value.to(Out.dtype.element_ty), mask=h < H)
 
