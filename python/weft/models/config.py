@@ -135,7 +135,7 @@ class ModelConfig:
 
     @property
     def pages(self) -> Pages:
-        """What a layer keeps of each position, unless `memories` says otherwise. It has no window."""
+        """The pages of a layer: what it keeps of each position, unless `memories` says otherwise. It has no window."""
         return Pages(self.num_kv_heads, self.head_dim, self.head_dim)
 
     @property
@@ -281,6 +281,8 @@ def parse_decoder(
     if "rope" not in traits:
         kinds = parse_layer_types(fields, num_layers, full_every) if two_ropes else None
         values |= _parse_ropes(fields, head_dim, max_position, kinds, partial_rotary)
+    # Published configs often keep the unscaled length when they add YaRN.
+    values["max_position_embeddings"] = max(max_position, values["rope"].scaling.num_positions)
     return config_class(**values)
 
 
@@ -330,10 +332,10 @@ def fit_target(
     """Fit the config of a drafter's layers to `target`: use its dtype and its longest text, and at least its
     maximum length. Raises `ModelError` if a value under `keys` differs from the target's."""
     for key in keys:
-        own, wanted = getattr(config, key), getattr(target, key)
-        if own != wanted:
+        value, needed = getattr(config, key), getattr(target, key)
+        if value != needed:
             raise ModelError(
-                f"{where}: {key!r} is {own}; what drafts for this target ({target.architecture}) has {wanted}"
+                f"{where}: {key!r} is {value}; a drafter of this target ({target.architecture}) has {needed}"
             )
     length = max(config.max_position_embeddings, target.max_position_embeddings)
     return replace(config, dtype=target.dtype, max_position_embeddings=length, max_seq_len=target.max_seq_len)

@@ -62,7 +62,7 @@ def parse_eagle3(data: Mapping[str, Any], target: ModelConfig, where: str) -> Ea
     if width != target.hidden_size:
         raise fields.error(
             "target_hidden_size",
-            f"is {width}; what drafts for this target ({target.architecture}) has {target.hidden_size}",
+            f"is {width}; a drafter of this target ({target.architecture}) has {target.hidden_size}",
         )
 
     def flag(*keys: str) -> bool:

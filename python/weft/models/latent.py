@@ -20,7 +20,7 @@ from weft.models.fields import Fields
 from weft.models.layers import LayerViews, Mixer, pairs
 from weft.models.memory import Pages
 from weft.models.residual import Residual
-from weft.models.rope import yarn_growth
+from weft.models.rope import rope_key, yarn_growth
 from weft.ops.attention import Heads, Rows, attend
 from weft.ops.latent import LatentQueries, LatentValues
 from weft.ops.linear import Linear, Norm
@@ -136,7 +136,7 @@ class LatentDecoder(Decoder):
 
 def _growth(fields: Fields) -> float:
     """The growth of queries and keys for long texts, by `mscale_all_dim`."""
-    key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
+    key = rope_key(fields)
     data = fields.data.get(key)
     if not isinstance(data, dict) or (data.get("rope_type") or data.get("type") or "default") == "default":
         return 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from weft.models.config import ModelConfig
 from weft.models.decoder import Decoder
 
 
@@ -22,3 +23,8 @@ class Mistral(Decoder):
         "max_position_embeddings": 131072,
         "sliding_window": 4096,
     }
+
+    @classmethod
+    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
+        # All layers have the window, as in transformers, whatever the key names.
+        return super().parse_config({**data, "layer_types": None}, where)

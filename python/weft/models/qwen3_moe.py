@@ -23,7 +23,7 @@ class Qwen3Moe(Qwen3):
     @classmethod
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         # If there is a window, all layers have it, as in transformers.
-        return super().parse_config({**data, "max_window_layers": 0}, where)
+        return super().parse_config({**data, "layer_types": None, "max_window_layers": 0}, where)
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:

@@ -35,6 +35,11 @@ class Scaling:
         `longest` is the length of the longest text."""
         return 1.0 / _periods(theta, size, device)
 
+    @property
+    def num_positions(self) -> int:
+        """The number of positions that the scaling is for, 0 if it does not say."""
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Scaling):
@@ -99,6 +104,10 @@ class Yarn(Scaling):
         scaled = (torch.arange(len(periods), dtype=torch.float32, device=device) - low) / (high - low)
         kept = 1 - scaled.clamp(0.0, 1.0)
         return 1.0 / (self.factor * periods) * (1 - kept) + 1.0 / periods * kept
+
+    @property
+    def num_positions(self) -> int:
+        return int(self.original * self.factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +174,17 @@ def yarn_growth(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def rope_key(fields: Fields) -> str:
+    """The key of the parameters, `rope_parameters` or in older files `rope_scaling`. Raises `ModelError` if the file
+    has both, and they differ."""
+    new, old = fields.data.get("rope_parameters"), fields.data.get("rope_scaling")
+    if not new:
+        return "rope_scaling"
+    if old and isinstance(old, dict) and isinstance(new, dict) and not old.items() <= new.items():
+        raise fields.error("rope_scaling", "is there, and so is 'rope_parameters'; keep one of them")
+    return "rope_parameters"
+
+
 def parse_rope(
     fields: Fields,
     head_dim: int,
@@ -180,7 +200,7 @@ def parse_rope(
     for `SLIDING`. `partial`: whether the architecture rotates a part of each head if the config has
     `partial_rotary_factor`; others refuse that.
     """
-    key = "rope_parameters" if fields.data.get("rope_parameters") else "rope_scaling"
+    key = rope_key(fields)
     data, where = _object(fields, key), f"{fields.where}: {key}"
     is_nested = FULL in data or SLIDING in data
     if is_nested:

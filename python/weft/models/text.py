@@ -22,7 +22,8 @@ def text_config(data: Mapping[str, Any], where: str, is_tied: bool) -> tuple[dic
     if not isinstance(text, dict):
         raise Fields(data, where).error(KEY, f"is {text!r}; it must be an object")
     # The outer values count.
-    outer = {key: data[key] for key in ("architectures", "dtype", "torch_dtype") if data.get(key)}
+    keys = "architectures", "dtype", "torch_dtype", "quantization_config"
+    outer = {key: data[key] for key in keys if data.get(key)}
     tied = data.get("tie_word_embeddings")
     return {**text, **outer, "tie_word_embeddings": is_tied if tied is None else tied}, f"{where}: {KEY}"
 

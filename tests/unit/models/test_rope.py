@@ -14,6 +14,7 @@ from weft.errors import ModelError
 from weft.models.fields import Fields, UnsupportedConfig
 from weft.models.gemma3 import Gemma3
 from weft.models.phi3 import Phi3
+from weft.models.qwen2 import Qwen2
 from weft.models.rope import FULL, SLIDING, Llama3, Rope, parse_rope, yarn_growth
 
 LENGTH = 256
@@ -293,3 +294,29 @@ def test_the_growth_of_scores_for_longer_texts() -> None:
     assert yarn_growth(1.0) == yarn_growth(0.5) == 1.0
     assert yarn_growth(40.0) == pytest.approx(1.3688879)
     assert yarn_growth(40.0, 0.0) == 1.0
+
+
+def test_parameters_under_both_keys_are_refused_if_they_differ() -> None:
+    new = {"rope_type": "default", "rope_theta": 5e5}
+    old = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    fields = Fields({"rope_parameters": new, "rope_scaling": old}, "config.json")
+    with pytest.raises(ModelError, match="'rope_scaling' is there, and so is 'rope_parameters'; keep one"):
+        parse_rope(fields, 64, 32768)
+    both = {**old, "rope_theta": 5e5}
+    fields = Fields({"rope_parameters": both, "rope_scaling": old}, "config.json")
+    assert parse_rope(fields, 64, 32768) == parse_rope(Fields({"rope_parameters": both}, ""), 64, 32768)
+
+
+def test_yarn_extends_the_length_of_a_model() -> None:
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "vocab_size": 10,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 32768,
+    }
+    scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    assert Qwen2.parse_config(config, "").max_position_embeddings == 32768
+    assert Qwen2.parse_config({**config, "rope_scaling": scaling}, "").max_position_embeddings == 131072

@@ -26,7 +26,15 @@ from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, parse_decoder
 from weft.models.llama import Llama
 from weft.models.stored import MappedFiles
-from weft.models.weights import RandomWeights, check_weights, how_it_runs, load_model, read_config, with_dtype
+from weft.models.weights import (
+    RandomWeights,
+    check_weights,
+    how_it_runs,
+    load_model,
+    parse_config,
+    read_config,
+    with_dtype,
+)
 from weft.ops import packing
 from weft.ops.attention import Rows
 from weft.ops.rows import embed
@@ -459,3 +467,17 @@ def test_the_peak_of_memory_is_that_of_the_weights(is_tied: bool, tmp_path: Path
         [sys.executable, "-c", PEAK, str(tmp_path)], capture_output=True, text=True, timeout=300, check=True
     )
     assert num_bytes * 0.7 < int(run.stdout) < num_bytes * 1.1
+
+
+@pytest.mark.parametrize(
+    "architecture", ["Gemma3ForConditionalGeneration", "Qwen3_5ForConditionalGeneration"]
+)
+def test_quantized_checkpoints_with_an_image_encoder_are_refused(architecture: str) -> None:
+    config = transformers.AutoConfig.for_model(
+        {"Gemma3ForConditionalGeneration": "gemma3", "Qwen3_5ForConditionalGeneration": "qwen3_5"}[
+            architecture
+        ]
+    ).to_dict()
+    data = {**config, "architectures": [architecture], "quantization_config": {"quant_method": "fp8"}}
+    with pytest.raises(ModelError, match="'quantization_config' says 'fp8'"):
+        parse_config(data, "config.json")
