@@ -17,7 +17,7 @@ from support.engine.references import Checkpoint, load
 from weft.config import package_model_path
 from weft.tiny.records import Record, example
 
-MOST = 8
+MOST = 6
 """Cases of a test that is not named below, evenly among its own."""
 NAMED = {
     "test_tokens_are_the_cpus_without_speculation": (

@@ -7,7 +7,7 @@ import torch
 
 from support.experts import layer_of
 from support.kernels.routing import CHOICES, by_sorting, logits_of
-from weft.ops.experts import Activation, Function
+from weft.ops.activation import Activation, Function
 from weft.ops.linear import Norm
 from weft.ops.routing import choose
 

@@ -129,7 +129,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 6, "moe_top_k": 2},
     },
     "deepseek_v2": {**LATENT, "topk_method": "greedy"},
-    "deepseek_v3": LATENT,
+    "deepseek_v3": {**LATENT, "n_group": 2, "n_shared_experts": 2},
     "dots1": {"first_k_dense_replace": 1, "routed_scaling_factor": 1.0, "n_shared_experts": 1},
     "ernie4_5": {},
     "ernie4_5_moe": {"moe_num_experts": 6, "moe_k": 2},
@@ -148,6 +148,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm": {},
     "glm4": {},
     "glm4_moe": {"first_k_dense_replace": 1},
+    "glm4_moe_lite": {**LATENT, "mlp_layer_types": ["dense", "sparse", "sparse", "dense"]},
     "gpt2": GPT2,
     "gpt_bigcode": GPT2,
     "gpt_neox": {},
@@ -165,6 +166,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_topk": 3,
         "zero_expert_num": 2,
     },
+    "minicpm3": LATENT,
     "minimax_m2": {},
     "mixtral": {"sliding_window": None},
     "nemotron": {},
@@ -187,6 +189,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "smollm3": {},
     "stablelm": {},
     "starcoder2": {},
+    "youtu": LATENT,
 }
 """Families without recurrent states."""
 

@@ -1,7 +1,8 @@
 """Writes the tables of docs/models.md from the results of tests: `python tools/docs/models.py`.
 
 `python tools/docs/models.py --run` runs the tests first, an hour or so on two cores, and keeps their results in
-`tests/e2e/models/results.json`. Further arguments go to pytest, such as `-m "not full"` for fewer settings.
+`tests/e2e/models/results.json`. Further arguments go to pytest, such as `-m "not full"` for fewer settings, or `-k
+FAMILY`. Families that do not run keep their results.
 """
 
 from __future__ import annotations

@@ -162,10 +162,10 @@ class Hidden:
 class WeightSource(Protocol):
     """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
     embeddings, whose dtype may be narrower than the model's, and which may be views of a file's pages: `Linear` copies
-    them. `take_mxfp4` returns the projections [E, out, in] of experts that are stored in MXFP4. `take` returns all
-    other tensors, in the model's dtype, and `take_float` in float32, not rounded. `take_all` returns all tensors as
-    they are stored, on the CPU. `drop_all` lets there be tensors that the model does not use: those whose names begin
-    with `prefix`. `directory` names the source in errors.
+    them. `take_mxfp4` returns projections of all experts that are stored in MXFP4. `take` returns all other tensors, in
+    the model's dtype, and `take_float` in float32, not rounded. `take_all` returns all tensors as they are stored, on
+    the CPU. `drop_all` lets there be tensors that the model does not use: those whose names begin with `prefix`.
+    `directory` names the source in errors.
 
     A model is built twice. The first time, its weights are on the device "meta" and have no contents, so that missing
     and wrong tensors are found before any is read."""

@@ -75,7 +75,8 @@ class ModelConfig:
     attention_scale: the factor of scores; None means `head_dim` ** -0.5.
     norm_names: which norms a layer has. norm_offset: a number added to the weights of norms.
     gated_mlp: MLPs have gates. mixture: the experts of layers that have some in place of an MLP.
-    fused_projections: a checkpoint has `qkv_proj` and `gate_up_proj`.
+    fused_qkv, fused_gate_up: a checkpoint has `qkv_proj`, and `gate_up_proj`.
+    adjacent_pairs: elements 2i and 2i + 1 of a head are rotated together, otherwise i and i + R for its R pairs.
     embedding_scale, residual_scale, logit_scale: factors of embeddings, of the outputs of a layer's parts, of logits.
     logit_softcap: above 0, a logit x becomes c * tanh(x / c).
     rope: the rotation of queries and keys. ropes: that of each layer, None for none; () means `rope` for all.
@@ -114,7 +115,9 @@ class ModelConfig:
     norm_offset: float = 0.0
     activation: Activation = SWIGLU
     gated_mlp: bool = True
-    fused_projections: bool = False
+    fused_qkv: bool = False
+    fused_gate_up: bool = False
+    adjacent_pairs: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     logit_scale: float = 1.0
@@ -226,8 +229,8 @@ def parse_decoder(
     full_every: int = 0,
     partial_rotary: bool = False,
     two_ropes: bool = False,
-    quantizations: Sequence[str] = (),
     config_class: type[ModelConfig] = ModelConfig,
+    quantizations: Sequence[str] = (),
     **traits: Any,
 ) -> ModelConfig:
     """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are

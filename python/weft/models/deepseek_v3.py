@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from weft.models.config import MixtureConfig, ModelConfig
+from weft.models.config import MixtureConfig
 from weft.models.fields import Fields
-from weft.models.latent import LatentDecoder, parse_latent
+from weft.models.latent import LatentDecoder
 from weft.ops.routing import Choice, Scores
 
 
@@ -15,10 +14,15 @@ class DeepseekV3(LatentDecoder):
     """See `Decoder`."""
 
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        fields = Fields(data, where)
-        dense = fields.integer("first_k_dense_replace", 3, least=0)
-        return parse_latent(data, where, mixture=parse_mixture(fields, tuple(range(dense))))
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        mixture = parse_mixture(fields, first_layers(fields, 3))
+        return {**super().parse_switches(fields), "mixture": mixture}
+
+
+def first_layers(fields: Fields, default: int) -> tuple[int, ...]:
+    """Parse the layers that have an MLP in place of a mixture."""
+    count = fields.integer("first_k_dense_replace", default, least=0)
+    return tuple(range(min(count, fields.integer("num_hidden_layers"))))
 
 
 def parse_mixture(fields: Fields, dense_layers: tuple[int, ...]) -> MixtureConfig:

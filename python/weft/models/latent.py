@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
-from weft.models.config import ModelConfig, parse_decoder
+from weft.models.config import ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.layers import LayerViews, Mixer, pairs
@@ -33,14 +33,12 @@ EPS = 1e-6
 class LatentConfig(ModelConfig):
     """The config of a decoder with latent attention. `head_dim` is P, the rotated elements of a head.
 
-    `query_size` is Q, 0 if queries are not compressed, `plain_size` is D, `latent_size` R and `value_size` V.
-    `adjacent_pairs`: elements 2i and 2i + 1 are rotated together, otherwise i and i + P / 2."""
+    `query_size` is Q, 0 if queries are not compressed, `plain_size` is D, `latent_size` R and `value_size` V."""
 
     query_size: int = 0
     plain_size: int = 0
     latent_size: int = 0
     value_size: int = 0
-    adjacent_pairs: bool = True
 
     @property
     def pages(self) -> Pages:
@@ -111,9 +109,22 @@ class LatentAttention:
 class LatentDecoder(Decoder):
     """A decoder with latent attention in each layer; methods and outputs are those of `Decoder`."""
 
+    traits: ClassVar[Mapping[str, Any]] = {"config_class": LatentConfig, "num_kv_heads": 1, "mlp_bias": False}
+
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        return parse_latent(data, where, **cls.traits)
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
+        rotated, plain = fields.integer("qk_rope_head_dim"), fields.integer("qk_nope_head_dim")
+        if rotated % 2:
+            raise fields.error("qk_rope_head_dim", f"is {rotated}; rotary embedding needs an even one")
+        return {
+            "head_dim": rotated,
+            "query_size": 0 if fields.data.get("q_lora_rank") is None else fields.integer("q_lora_rank"),
+            "plain_size": plain,
+            "latent_size": fields.integer("kv_lora_rank"),
+            "value_size": fields.integer("v_head_dim"),
+            "adjacent_pairs": fields.flag("rope_interleave", True),
+            "attention_scale": (plain + rotated) ** -0.5 * _growth(fields) ** 2,
+        }
 
     @classmethod
     def make_mixer(
@@ -121,30 +132,6 @@ class LatentDecoder(Decoder):
     ) -> Mixer:
         assert isinstance(config, LatentConfig)
         return LatentAttention(config, weights, f"{prefix}self_attn.", rotary)
-
-
-def parse_latent(data: Mapping[str, Any], where: str, **traits: Any) -> ModelConfig:
-    """Parse the config of a decoder with latent attention. `traits` are those of `parse_decoder`."""
-    fields = Fields(data, where)
-    rotated, plain = fields.integer("qk_rope_head_dim"), fields.integer("qk_nope_head_dim")
-    if rotated % 2:
-        raise fields.error("qk_rope_head_dim", f"is {rotated}; rotary embedding needs an even one")
-    return parse_decoder(
-        {**data, "num_key_value_heads": 1},  # all heads share a key, whatever the config has
-        where,
-        config_class=LatentConfig,
-        **{
-            "head_dim": rotated,
-            "query_size": 0 if data.get("q_lora_rank") is None else fields.integer("q_lora_rank"),
-            "plain_size": plain,
-            "latent_size": fields.integer("kv_lora_rank"),
-            "value_size": fields.integer("v_head_dim"),
-            "adjacent_pairs": fields.flag("rope_interleave", True),
-            "attention_scale": (plain + rotated) ** -0.5 * _growth(fields) ** 2,
-            "mlp_bias": False,
-            **traits,
-        },
-    )
 
 
 def _growth(fields: Fields) -> float:

@@ -66,7 +66,7 @@ class Attention:
     ) -> None:
         heads, dim = config.num_heads, config.head_dim
         self.width = (heads + 2 * config.num_kv_heads) * dim
-        num_pairs = 0 if rotary is None else rotary.shape[1]
+        num_pairs = 0 if rotary is None or config.adjacent_pairs else rotary.shape[1]
         inputs = input_size or config.hidden_size
         parts = _projections(config, weights.take_matrix, prefix, "weight", (inputs,), num_pairs)
         biases = None
@@ -109,7 +109,7 @@ class MLP:
     ) -> None:
         hidden, inner = config.hidden_size, inner or config.intermediate_size
         names = ["gate_proj", "up_proj"] if config.gated_mlp else ["up_proj"]
-        if config.fused_projections and config.gated_mlp:
+        if config.fused_gate_up and config.gated_mlp:
             halves = list(weights.take_matrix(f"{prefix}gate_up_proj.weight", 2 * inner, hidden).chunk(2))
         else:
             halves = [weights.take_matrix(f"{prefix}{name}.weight", inner, hidden) for name in names]
@@ -190,7 +190,7 @@ def _projections(
     """The weights or biases of queries, keys, values and gates."""
     dim, heads, kv_heads = config.head_dim, config.num_heads, config.num_kv_heads
     gates: list[Tensor] = []
-    if config.fused_projections:
+    if config.fused_qkv:
         fused = take(f"{prefix}qkv_proj.{kind}", (heads + 2 * kv_heads) * dim, *shape)
         q, k, v = fused.split([heads * dim, kv_heads * dim, kv_heads * dim])
     else:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from weft.models.config import ModelConfig
 from weft.models.fields import Fields
-from weft.models.latent import LatentDecoder, parse_latent
+from weft.models.latent import LatentConfig, LatentDecoder
 
 
 class MiniCPM3(LatentDecoder):
     """See `Decoder`."""
 
+    traits: ClassVar[Mapping[str, Any]] = {"config_class": LatentConfig, "num_kv_heads": 1}
+    defaults: ClassVar[Mapping[str, Any]] = {"tie_word_embeddings": True}
+
     @classmethod
-    def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
-        fields = Fields(data, where)
+    def parse_switches(cls, fields: Fields) -> dict[str, Any]:
         hidden, num_layers = fields.integer("hidden_size"), fields.integer("num_hidden_layers")
-        data = {"tie_word_embeddings": True, **data}
-        if data.get("v_head_dim") is None:
-            data["v_head_dim"] = hidden // fields.integer("num_attention_heads")
-        return parse_latent(
-            data,
-            where,
-            adjacent_pairs=False,
-            mlp_bias=fields.flag("mlp_bias"),
-            embedding_scale=fields.number("scale_emb", 12.0),
-            residual_scale=fields.number("scale_depth", 1.4) / num_layers**0.5,
-            logit_scale=fields.integer("dim_model_base", 256) / hidden,
-        )
+        value = fields.integer("v_head_dim", hidden // fields.integer("num_attention_heads"))
+        return {
+            **super().parse_switches(Fields({**fields.data, "v_head_dim": value}, fields.where)),
+            "adjacent_pairs": False,
+            "embedding_scale": fields.number("scale_emb", 12.0),
+            "residual_scale": fields.number("scale_depth", 1.4) / num_layers**0.5,
+            "logit_scale": fields.integer("dim_model_base", 256) / hidden,
+        }

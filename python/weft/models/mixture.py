@@ -19,12 +19,12 @@ from weft.ops.linear import Linear, Norm
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
 
+FUSED = ("experts.gate_up_proj", "experts.down_proj")
+"""The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
+
 Matrix = Tensor | Sequence[Tensor]
 Projections = tuple[Matrix, Matrix, Matrix]
 """The gates, ups and downs of all experts, as `Experts` takes them."""
-
-FUSED = ("experts.gate_up_proj", "experts.down_proj")
-"""The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
 
 
 class Mixture:

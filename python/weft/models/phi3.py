@@ -18,7 +18,8 @@ class Phi3(Mistral):
 
     traits: ClassVar[Mapping[str, Any]] = {
         **Mistral.traits,
-        "fused_projections": True,
+        "fused_qkv": True,
+        "fused_gate_up": True,
         "partial_rotary": True,
     }
     defaults: ClassVar[Mapping[str, Any]] = {

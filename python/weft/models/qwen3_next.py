@@ -85,6 +85,7 @@ def parse_memories(fields: Fields) -> tuple[LayerMemory, ...]:
     (default 4) has attention, the others the gated delta rule."""
     fields.must_be("hidden_act", "silu", "swish")
     fields.must_be("attn_output_gate", True)
+    fields.must_be("output_gate_type", "silu", "swish")
     kinds, num_layers = fields.data.get("layer_types"), fields.integer("num_hidden_layers")
     if kinds is None:
         interval = fields.integer("full_attention_interval", 4)

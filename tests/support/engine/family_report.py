@@ -20,7 +20,8 @@ HOW = "run `python tools/docs/models.py --run`, which writes tests/e2e/models/re
 
 
 class Report:
-    """A plugin of pytest that writes the results of passed tests to a file."""
+    """A plugin of pytest that writes the results of passed tests to a file. Families of which no test passed keep the
+    results that the repository has."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,12 +40,19 @@ class Report:
         known["difference"] = max(known["difference"], result.get("difference", 0.0))
 
     def pytest_sessionfinish(self) -> None:
-        refused = {name: result["reason"] for name, result in sorted(self.parts["refused"].items())}
+        known = json.loads(RESULTS.read_text())
+        new = {name for part in self.parts.values() for name in part}
+
+        def joined(part: str, results: dict[str, Any]) -> dict[str, Any]:
+            kept = {name: result for name, result in known[part].items() if name not in new}
+            return dict(sorted({**kept, **results}.items()))
+
+        reasons = {name: result["reason"] for name, result in self.parts["refused"].items()}
         data = {
             "transformers": transformers.__version__,
-            "families": dict(sorted(self.parts["families"].items())),
-            "others": dict(sorted(self.parts["others"].items())),
-            "refused": refused,
+            "families": joined("families", self.parts["families"]),
+            "others": joined("others", self.parts["others"]),
+            "refused": joined("refused", reasons),
             "not built": sorted(UNBUILT),
         }
         self.path.write_text(json.dumps(data, indent=1) + "\n")

@@ -115,11 +115,10 @@ class Facts:
             kinds.update(_kinds(layer))
             if layer.pages is not None:
                 parts |= {"windows"} if layer.pages.window.size else set()
-                parts |= (
-                    {"keys and values of different sizes"}
-                    if layer.pages.value_size != layer.pages.key_size
-                    else set()
-                )
+                if layer.pages.values_in_keys:
+                    parts.add("latents")
+                elif layer.pages.value_size != layer.pages.key_size:
+                    parts.add("keys and values of different sizes")
         if len({layer.pages.width for layer in config.layer_memories if layer.pages is not None}) > 1:
             parts.add("layers of several sizes")
         memory = ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items()))
@@ -148,9 +147,9 @@ def note_operations() -> Iterator[set[str]]:
         noted.update({"sink logits"} if how["sink_logits"] is not None else set())
         return Heads(*args, **how)
 
-    def experts(*args: Any, **biases: Any) -> Experts:
+    def experts(*args: Any, **how: Any) -> Experts:
         noted.add("experts")
-        return Experts(*args, **biases)
+        return Experts(*args, **how)
 
     def packed(module: Any) -> Experts:
         noted.add("experts")

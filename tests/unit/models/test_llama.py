@@ -4,7 +4,9 @@ pages.
 
 from __future__ import annotations
 
+import copy
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
     "smollm3-listed": ("SmolLM3", {"no_rope_layers": [0, 1, 0], "attention_bias": True}),
+    "arcee": ("Arcee", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "glm4": ("Glm4", {"rope_parameters": {**PLAIN, "partial_rotary_factor": 0.75}}),
+    "glm4-unbiased": (
+        "Glm4",
+        {"rope_parameters": YARN, "attention_bias": False, "tie_word_embeddings": True},
+    ),
     "granite": (
         "Granite",
         {
@@ -246,10 +254,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def save_oracle(case: str, directory: Path, **saving: Any) -> Any:
     """A random transformers model of a case, saved to `directory`; norms and biases are random too."""
-    name, changes = CASES[case]
+    name, changes = copy.deepcopy(CASES[case])  # transformers writes into the dictionaries
     network = getattr(transformers, f"{name}ForCausalLM")
     torch.manual_seed(7)
-    oracle = network(network.config_class(**{**SMALL, **changes}, attn_implementation="eager")).eval()
+    sizes = deepcopy({**SMALL, **changes})  # transformers writes into `rope_parameters`, which cases share
+    oracle = network(network.config_class(**sizes, attn_implementation="eager")).eval()
     with torch.no_grad():
         for parameter in oracle.parameters():
             parameter.normal_(std=0.15)

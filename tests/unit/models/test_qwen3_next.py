@@ -83,6 +83,7 @@ def test_without_layer_types_each_interval_ends_with_attention(tmp_path: Path) -
     [
         ("qwen3_next", {"shared_expert_intermediate_size": 30}, "'shared_expert_intermediate_size' is 30"),
         ("qwen3_5_text", {"attn_output_gate": False}, "'attn_output_gate' is False"),
+        ("qwen3_5_text", {"output_gate_type": "sigmoid"}, "'output_gate_type' is 'sigmoid'"),
     ],
 )
 def test_other_values_run_by_transformers_code(family: str, changes: dict[str, Any], reason: str) -> None:
