@@ -25,7 +25,7 @@ from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 from weft.models.config import DTYPES
-from weft.models.generic.experts import pack_experts
+from weft.ops.activation import SWIGLU
 from weft.ops.experts import Experts
 from weft_bench.report import Report
 
@@ -80,7 +80,7 @@ def measure(shape: tuple[int, int, int], dtype: torch.dtype, seconds: float) -> 
     module = Qwen3MoeExperts(config).to(dtype)
     for parameter in module.parameters():
         parameter.normal_(0, 0.05)
-    packed = pack_experts(module)
+    packed = Experts(*module.gate_up_proj.chunk(2, 1), module.down_proj, SWIGLU)
     for rows in ROWS:
         index = torch.rand(rows, experts).topk(chosen).indices
         layer = Layer(module, packed, torch.randn(rows, HIDDEN), index, torch.rand(rows, chosen))
