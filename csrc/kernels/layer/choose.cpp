@@ -13,20 +13,20 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kLanes = 16;  // sums of scores have so many parts
+constexpr std::int64_t kLanes = 16;  // parts of a sum of scores
 
 WEFT_INLINE float sigmoid(float x) { return 1 / (1 + vector_exp(-x)); }
 
-// The `most` largest keys so far and their indices, in falling order. Of equal keys the earlier comes first.
+// The `capacity` largest keys so far and their indices, in falling order. Of equal keys the earlier comes first.
 struct Largest {
   std::int64_t *index;
   float *keys;
-  std::int64_t most, count;
+  std::int64_t capacity, count;
 
   WEFT_INLINE void add(std::int64_t i, float key) {
     if (std::isnan(key)) key = kInfinity;
-    if (count == most && !(key > keys[most - 1])) return;
-    std::int64_t at = count < most ? count++ : most - 1;
+    if (count == capacity && !(key > keys[capacity - 1])) return;
+    std::int64_t at = count < capacity ? count++ : capacity - 1;
     for (; at > 0 && key > keys[at - 1]; --at) index[at] = index[at - 1], keys[at] = keys[at - 1];
     index[at] = i, keys[at] = key;
   }

@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kMostSplitRows = 4 * kAmxRowBlock;  // more would need more scratch memory
+constexpr std::int64_t kMaxSplitRows = 4 * kAmxRowBlock;  // more would need more scratch memory
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
@@ -82,12 +82,12 @@ HeadsCall rows_of(const HeadsCall &call, std::int64_t first, std::int64_t count)
   return part;
 }
 
-// Multiplies the live rows in parts of at most kMostSplitRows.
+// Multiplies the live rows in parts of at most kMaxSplitRows.
 template <class F>
 void multiply_parts(const HeadsCall &call, F &&after) {
   const std::int64_t rows = live_rows(call.rows, call.live);
-  for (std::int64_t done = 0; done < rows; done += kMostSplitRows) {
-    multiply(rows_of(call, done, std::min(kMostSplitRows, rows - done)),
+  for (std::int64_t done = 0; done < rows; done += kMaxSplitRows) {
+    multiply(rows_of(call, done, std::min(kMaxSplitRows, rows - done)),
              [&](std::int64_t head, std::int64_t begin, std::int64_t end) { after(head, done + begin, done + end); });
   }
 }
@@ -120,9 +120,9 @@ void latent_queries_cpu(const LatentCall &call) {
   if (!call.up.panels) return absorb(call);
   static thread_local std::vector<float> memory;  // of the uncompressed queries
   const std::int64_t rows = live_rows(call.queries.rows, call.queries.live), width = call.up.outputs;
-  memory.resize(std::max(memory.size(), size(std::min(rows, kMostSplitRows) * width)));
-  for (std::int64_t done = 0; done < rows; done += kMostSplitRows) {
-    const std::int64_t count = std::min(kMostSplitRows, rows - done);
+  memory.resize(std::max(memory.size(), size(std::min(rows, kMaxSplitRows) * width)));
+  for (std::int64_t done = 0; done < rows; done += kMaxSplitRows) {
+    const std::int64_t count = std::min(kMaxSplitRows, rows - done);
     LinearCall up = rows_of(call.up, done, count);
     up.out = memory.data(), up.out_row = width;
     linear_cpu(up);

@@ -13,7 +13,7 @@ class UnsupportedConfig(ModelError):
     """Raised for a valid value that weft's own modules do not implement. Another way to run the model may."""
 
 
-MOST = 2**31 - 1
+LARGEST = 2**31 - 1
 """The largest integer that a config may contain."""
 
 
@@ -28,16 +28,16 @@ class Fields:
         return ModelError(f"{self.where}: {key!r} {message}")
 
     def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """The value of `key`, an integer from `least` (0 or 1) to `MOST`. Raises `ModelError` for another value, or if
-        the key is missing and there is no default."""
-        wanted = "a positive integer" if least else "0 or a positive integer"
+        """The value of `key`, an integer from `least` (0 or 1) to `LARGEST`. Raises `ModelError` for another value, or
+        if the key is missing and there is no default."""
+        expected = "a positive integer" if least else "0 or a positive integer"
         value = self.data.get(key)
         if value is None:
             value = default
         if value is None:
-            raise self.error(key, f"is missing; it must be {wanted}")
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-            raise self.error(key, f"is {repr(value)[:40]}; it must be {wanted} up to {MOST}")
+            raise self.error(key, f"is missing; it must be {expected}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST:
+            raise self.error(key, f"is {repr(value)[:40]}; it must be {expected} up to {LARGEST}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -64,8 +64,8 @@ class Fields:
         """Raise `UnsupportedConfig` for a value that weft does not implement. A missing or null key is allowed."""
         value = self.data.get(key)
         if value is not None and value not in allowed:
-            wanted = " or ".join(map(repr, allowed)) or "models without it"
-            raise self.unsupported(key, f"is {value!r}; weft runs {wanted}")
+            expected = " or ".join(map(repr, allowed)) or "models without it"
+            raise self.unsupported(key, f"is {value!r}; weft runs {expected}")
 
     def unsupported(self, key: str, message: str) -> UnsupportedConfig:
         return UnsupportedConfig(f"{self.where}: {key!r} {message}")

@@ -26,7 +26,7 @@ from weft.ops.latent import LatentQueries, LatentValues
 from weft.ops.linear import Linear, Norm
 
 EPS = 1e-6
-"""That of the norms inside the attention. No config changes it."""
+"""The epsilon of the norms inside the attention. No config changes it."""
 
 
 @dataclass(frozen=True)

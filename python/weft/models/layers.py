@@ -25,7 +25,7 @@ from weft.ops.linear import Linear, Norm
 
 
 class LayerViews(NamedTuple):
-    """What a layer keeps: its pages and its states. None for what it does not keep."""
+    """The memory of a layer: its pages and its states. A part that it does not keep is None."""
 
     kv: KVLayer | None = None
     states: LayerStates | None = None

@@ -43,12 +43,12 @@ def qwen_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
 def deepseek_mixture(
     fields: Fields, dense_layers: tuple[int, ...], choice_bias: str = "", **choice: Any
 ) -> MixtureConfig:
-    """Parse the mixture of a DeepSeek model, with or without shared experts. `choice` are further fields of `Choice`."""
+    """Parse the mixture of a DeepSeek model, with or without shared experts. `choice` are other fields of `Choice`."""
     fields.must_be("moe_layer_freq", 1)
     count, top_k = fields.integer("n_routed_experts"), fields.integer("num_experts_per_tok")
     groups, top_groups = choice.get("num_groups", 1), choice.get("num_top_groups", 1)
     if count % groups or count // groups < choice.get("group_top", 1):
-        raise fields.error("n_group", f"is {groups}; {count} experts can't be in so many groups")
+        raise fields.error("n_group", f"is {groups}; {count} experts can't be divided into these groups")
     if top_groups > groups:
         raise fields.error("topk_group", f"is {top_groups}; there are {groups} groups")
     if top_k > count // groups * top_groups:

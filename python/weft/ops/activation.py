@@ -64,7 +64,7 @@ SWIGLU = Activation(Function.SILU)
 
 
 class Epilogue(NamedTuple):
-    """What a matmul does with a sum and its bias, in the form of the kernels' arguments: an `Activation`, with or
+    """The steps of a matmul after a sum and its bias, as the kernels' arguments: an `Activation`, with or
     without gates, then the factor `scale`, then softcap * tanh(y / softcap) if `softcap` is above 0."""
 
     gated: bool = False

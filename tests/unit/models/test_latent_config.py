@@ -128,7 +128,7 @@ def test_other_values_are_left_to_transformers(
     [
         ({"qk_rope_head_dim": 63}, "'qk_rope_head_dim' is 63; rotary embedding needs an even one"),
         ({"kv_lora_rank": None}, "'kv_lora_rank' is missing"),
-        ({"n_group": 7}, "'n_group' is 7; 256 experts can't be in so many groups"),
+        ({"n_group": 7}, "'n_group' is 7; 256 experts can't be divided into these groups"),
         ({"n_group": 256}, "'n_group' is 256; 256 experts"),
         ({"topk_group": 9}, "'topk_group' is 9; there are 8 groups"),
         ({"num_experts_per_tok": 129}, "'num_experts_per_tok' is 129; the chosen groups have 128 experts"),
