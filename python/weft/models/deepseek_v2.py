@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.models.deepseek_v3 import first_layers, shared_mixture
 from weft.models.fields import Fields
 from weft.models.latent import LatentDecoder
+from weft.models.mixture_config import deepseek_mixture, first_layers
 
 
 class DeepseekV2(LatentDecoder):
@@ -21,5 +21,5 @@ class DeepseekV2(LatentDecoder):
         choice: dict[str, Any] = {}
         if fields.data.get("topk_method") == "group_limited_greedy":
             choice = {"num_groups": fields.integer("n_group"), "num_top_groups": fields.integer("topk_group")}
-        mixture = shared_mixture(fields, first_layers(fields, 0), **choice)
+        mixture = deepseek_mixture(fields, first_layers(fields, 0), **choice)
         return {**super().parse_switches(fields), "mixture": mixture, "adjacent_pairs": True}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.models.deepseek_v3 import parse_mixture
 from weft.models.fields import Fields
 from weft.models.latent import LatentDecoder
+from weft.models.mixture_config import deepseek_v3_mixture
 
 
 class Glm4MoeLite(LatentDecoder):
@@ -23,4 +23,4 @@ class Glm4MoeLite(LatentDecoder):
                 "mlp_layer_types", f"is {kinds!r}; it must name dense or sparse for each layer"
             )
         dense = tuple(layer for layer, kind in enumerate(kinds) if kind == "dense")
-        return {**super().parse_switches(fields), "mixture": parse_mixture(fields, dense)}
+        return {**super().parse_switches(fields), "mixture": deepseek_v3_mixture(fields, dense)}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
-from weft.models.qwen3_moe import parse_mixture
+from weft.models.mixture_config import qwen_mixture
 
 
 class Qwen2Moe(Decoder):
@@ -29,5 +29,5 @@ class Qwen2Moe(Decoder):
             )
         return {
             "attention_bias": fields.flag("qkv_bias", True),
-            "mixture": parse_mixture(fields, has_shared=True),
+            "mixture": qwen_mixture(fields, has_shared=True),
         }

@@ -11,7 +11,7 @@ from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
 from weft.models.fields import Fields
 from weft.models.memory import Recurrence
-from weft.models.qwen3_moe import parse_mixture
+from weft.models.mixture_config import qwen_mixture
 from weft.models.qwen3_next import Qwen3Next, parse_memories
 from weft.models.text import KEY, TextWeights, text_config
 
@@ -74,5 +74,5 @@ class Qwen35Moe(Qwen35):
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
         # All layers have mixtures, and all weights of experts are divided by their sum.
         fixed = {"norm_topk_prob": True, "mlp_only_layers": [], "decoder_sparse_step": 1}
-        mixture = parse_mixture(Fields({**fields.data, **fixed}, fields.where), has_shared=True)
+        mixture = qwen_mixture(Fields({**fields.data, **fixed}, fields.where), has_shared=True)
         return {**super().parse_switches(fields), "mixture": mixture}

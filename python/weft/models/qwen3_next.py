@@ -14,7 +14,7 @@ from weft.models.fields import Fields
 from weft.models.gated_delta import GatedDelta, delta_memory
 from weft.models.layers import Mixer
 from weft.models.memory import LayerMemory, Pages, Recurrence
-from weft.models.qwen3_moe import parse_mixture
+from weft.models.mixture_config import qwen_mixture
 from weft.models.rope import FULL
 
 LINEAR = "linear_attention"
@@ -51,7 +51,7 @@ class Qwen3Next(Decoder):
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
-        return {"memories": parse_memories(fields), "mixture": parse_mixture(fields, has_shared=True)}
+        return {"memories": parse_memories(fields), "mixture": qwen_mixture(fields, has_shared=True)}
 
     @classmethod
     def make_mixer(
