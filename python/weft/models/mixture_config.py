@@ -85,7 +85,7 @@ def deepseek_v3_mixture(fields: Fields, dense_layers: tuple[int, ...]) -> Mixtur
     )
 
 
-def first_layers(fields: Fields, default: int) -> tuple[int, ...]:
+def first_layers(fields: Fields) -> tuple[int, ...]:
     """Parse the layers that have an MLP in place of a mixture."""
-    count = fields.integer("first_k_dense_replace", default, least=0)
+    count = fields.integer("first_k_dense_replace", least=0)
     return tuple(range(min(count, fields.integer("num_hidden_layers"))))
