@@ -30,13 +30,6 @@ class Glm4MoeLite(LatentDecoder):
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
-        num_layers, kinds = fields.integer("num_hidden_layers"), fields.data.get("mlp_layer_types")
-        if kinds is None:
-            kinds = ["dense"] + ["sparse"] * (num_layers - 1)
-        known = isinstance(kinds, list) and all(kind in ("dense", "sparse") for kind in kinds)
-        if not known or len(kinds) != num_layers:
-            raise fields.error(
-                "mlp_layer_types", f"is {kinds!r}; it must name dense or sparse for each layer"
-            )
+        kinds = fields.layer_kinds("mlp_layer_types", "dense", "sparse") or ["dense"]
         dense = tuple(layer for layer, kind in enumerate(kinds) if kind == "dense")
         return {**super().parse_switches(fields), "mixture": deepseek_v3_mixture(fields, dense)}

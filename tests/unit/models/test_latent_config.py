@@ -149,7 +149,7 @@ def test_glm_names_the_kind_of_each_layer() -> None:
     kinds = ["sparse", *["dense"] * 60]
     config = parse(DEEPSEEK_V3, **changes, mlp_layer_types=kinds)
     assert config.mixture is not None and config.mixture.dense_layers == tuple(range(1, 61))
-    with pytest.raises(ModelError, match=r"'mlp_layer_types' is .*; it must name dense or sparse"):
+    with pytest.raises(ModelError, match=r"'mlp_layer_types' is .*; it must name one of dense, sparse"):
         parse(DEEPSEEK_V3, **changes, mlp_layer_types=kinds[1:])
 
 
