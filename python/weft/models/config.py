@@ -190,17 +190,11 @@ def parse_dtype(fields: Fields) -> torch.dtype:
 def parse_layer_types(fields: Fields, num_layers: int, full_every: int = 0) -> list[str] | None:
     """The kind of each layer, `FULL` or `SLIDING`, which `layer_types` names. Without this key each `full_every`-th
     layer is `FULL`; None if that is 0."""
-    kinds = fields.data.get("layer_types")
-    if kinds is None:
-        if not full_every:
-            return None
-        period = fields.integer("sliding_window_pattern", full_every)
-        return [SLIDING if (layer + 1) % period else FULL for layer in range(num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= {FULL, SLIDING}:
-        raise fields.error(
-            "layer_types", f"is {kinds!r}; it must name one of {SLIDING}, {FULL} for each layer"
-        )
-    return kinds
+    kinds = fields.layer_kinds("layer_types", SLIDING, FULL)
+    if kinds is not None or not full_every:
+        return kinds
+    period = fields.integer("sliding_window_pattern", full_every)
+    return [SLIDING if (layer + 1) % period else FULL for layer in range(num_layers)]
 
 
 def parse_windows(fields: Fields, num_layers: int, full_every: int = 0) -> tuple[int, ...]:

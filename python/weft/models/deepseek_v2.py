@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from weft.models.fields import Fields
 from weft.models.latent import LatentDecoder
@@ -11,6 +12,14 @@ from weft.models.mixture_config import deepseek_mixture, first_layers
 
 class DeepseekV2(LatentDecoder):
     """See `Decoder`."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **LatentDecoder.defaults,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 1407,
+        "first_k_dense_replace": 0,
+    }
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
@@ -21,5 +30,5 @@ class DeepseekV2(LatentDecoder):
         choice: dict[str, Any] = {}
         if fields.data.get("topk_method") == "group_limited_greedy":
             choice = {"num_groups": fields.integer("n_group"), "num_top_groups": fields.integer("topk_group")}
-        mixture = deepseek_mixture(fields, first_layers(fields, 0), **choice)
+        mixture = deepseek_mixture(fields, first_layers(fields), **choice)
         return {**super().parse_switches(fields), "mixture": mixture, "adjacent_pairs": True}

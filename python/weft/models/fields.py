@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.errors import ModelError
 
@@ -12,6 +12,8 @@ from weft.errors import ModelError
 class UnsupportedConfig(ModelError):
     """Raised for a valid value that weft's own modules do not implement. Another way to run the model may."""
 
+
+T = TypeVar("T")
 
 LARGEST = 2**31 - 1
 """The largest integer that a config may contain."""
@@ -58,6 +60,23 @@ class Fields:
             return default
         if not isinstance(value, bool):
             raise self.error(key, f"is {value!r}; it must be true or false")
+        return value
+
+    def layer_kinds(self, key: str, *kinds: T) -> list[T] | None:
+        """The value of `key`, a list of one of `kinds` for each layer; None if the key is missing. Raises `ModelError`
+        for another value."""
+        value, num_layers = self.data.get(key), self.integer("num_hidden_layers")
+        if value is None:
+            return None
+        if (
+            not isinstance(value, list)
+            or len(value) != num_layers
+            or any(kind not in kinds for kind in value)
+        ):
+            named = ", ".join(map(str, kinds))
+            raise self.error(
+                key, f"is {value!r}; it must name one of {named} for each of the {num_layers} layers"
+            )
         return value
 
     def must_be(self, key: str, *allowed: Any) -> None:

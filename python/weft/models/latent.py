@@ -110,6 +110,13 @@ class LatentDecoder(Decoder):
     """A decoder with latent attention in each layer; methods and outputs are those of `Decoder`."""
 
     traits: ClassVar[Mapping[str, Any]] = {"config_class": LatentConfig, "num_kv_heads": 1, "mlp_bias": False}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:

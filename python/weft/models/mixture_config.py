@@ -43,7 +43,7 @@ def qwen_mixture(fields: Fields, *, has_shared: bool = False) -> MixtureConfig:
 def deepseek_mixture(
     fields: Fields, dense_layers: tuple[int, ...], choice_bias: str = "", **choice: Any
 ) -> MixtureConfig:
-    """Parse the mixture of a DeepSeek model, with or without shared experts. `choice` are other fields of `Choice`."""
+    """Parse the mixture of a DeepSeek model. `choice` are further fields of `Choice`."""
     fields.must_be("moe_layer_freq", 1)
     count, top_k = fields.integer("n_routed_experts"), fields.integer("num_experts_per_tok")
     groups, top_groups = choice.get("num_groups", 1), choice.get("num_top_groups", 1)
@@ -85,7 +85,7 @@ def deepseek_v3_mixture(fields: Fields, dense_layers: tuple[int, ...]) -> Mixtur
     )
 
 
-def first_layers(fields: Fields, default: int) -> tuple[int, ...]:
+def first_layers(fields: Fields) -> tuple[int, ...]:
     """Parse the layers that have an MLP in place of a mixture."""
-    count = fields.integer("first_k_dense_replace", default, least=0)
+    count = fields.integer("first_k_dense_replace", least=0)
     return tuple(range(min(count, fields.integer("num_hidden_layers"))))

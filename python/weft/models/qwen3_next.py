@@ -86,14 +86,11 @@ def parse_memories(fields: Fields) -> tuple[LayerMemory, ...]:
     fields.must_be("hidden_act", "silu", "swish")
     fields.must_be("attn_output_gate", True)
     fields.must_be("output_gate_type", "silu", "swish")
-    kinds, num_layers = fields.data.get("layer_types"), fields.integer("num_hidden_layers")
+    kinds = fields.layer_kinds("layer_types", LINEAR, FULL)
     if kinds is None:
         interval = fields.integer("full_attention_interval", 4)
+        num_layers = fields.integer("num_hidden_layers")
         kinds = [LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers)]
-    if not isinstance(kinds, list) or len(kinds) != num_layers or not set(kinds) <= {LINEAR, FULL}:
-        raise fields.error(
-            "layer_types", f"is {kinds!r}; it must name one of {LINEAR}, {FULL} for each layer"
-        )
     heads, key_heads = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
     if heads % key_heads:
         raise fields.error("linear_num_key_heads", f"is {key_heads}; it must divide the {heads} value heads")

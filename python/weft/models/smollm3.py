@@ -34,11 +34,8 @@ class SmolLM3(Decoder):
 
 def _rotating_layers(fields: Fields) -> list[bool]:
     """For each layer, whether it rotates. `no_rope_layers` has 1 for the layers that do."""
-    key, num_layers = "no_rope_layers", fields.integer("num_hidden_layers")
-    flags = fields.data.get(key)
-    if flags is None:
-        interval = fields.integer("no_rope_layer_interval", 4)
-        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
-    if not isinstance(flags, list) or len(flags) < num_layers:
-        raise fields.error(key, f"is {flags!r}; it must be a list with 0 or 1 for each layer")
-    return [bool(flag) for flag in flags[:num_layers]]
+    flags = fields.layer_kinds("no_rope_layers", 0, 1)
+    if flags is not None:
+        return [bool(flag) for flag in flags]
+    interval, num_layers = fields.integer("no_rope_layer_interval", 4), fields.integer("num_hidden_layers")
+    return [(layer + 1) % interval != 0 for layer in range(num_layers)]

@@ -11,4 +11,8 @@ from weft.models.latent import LatentDecoder
 class Youtu(LatentDecoder):
     """See `Decoder`."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"tie_word_embeddings": True}
+    defaults: ClassVar[Mapping[str, Any]] = {
+        **LatentDecoder.defaults,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    }

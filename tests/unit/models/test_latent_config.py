@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import transformers
 
 from weft.errors import ModelError
 from weft.models.config import ModelConfig
@@ -148,5 +149,13 @@ def test_glm_names_the_kind_of_each_layer() -> None:
     kinds = ["sparse", *["dense"] * 60]
     config = parse(DEEPSEEK_V3, **changes, mlp_layer_types=kinds)
     assert config.mixture is not None and config.mixture.dense_layers == tuple(range(1, 61))
-    with pytest.raises(ModelError, match=r"'mlp_layer_types' is .*; it must name dense or sparse"):
+    with pytest.raises(ModelError, match=r"'mlp_layer_types' is .*; it must name one of dense, sparse"):
         parse(DEEPSEEK_V3, **changes, mlp_layer_types=kinds[1:])
+
+
+def test_a_null_turns_off_a_scale_of_minicpm3() -> None:
+    oracle = transformers.MiniCPM3Config(hidden_size=80, scale_depth=None, dim_model_base=None)
+    data = {**oracle.to_dict(), "architectures": ["MiniCPM3ForCausalLM"]}
+    config = parse(data)
+    assert (config.residual_scale, config.logit_scale) == (1, 1)
+    assert parse(data, scale_depth=None, dim_model_base=None) == config

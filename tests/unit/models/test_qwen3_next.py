@@ -101,6 +101,8 @@ def test_other_values_run_by_transformers_code(family: str, changes: dict[str, A
             {"layer_types": ["linear_attention"] * 3},
             "'layer_types' is .*; it must name one of linear_attention, full",
         ),
+        ({"layer_types": "full_attention"}, "'layer_types' is 'full_attention'; it must name"),
+        ({"layer_types": [["full_attention"]] * 4}, "'layer_types' is"),
         ({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "'layer_types' is"),
         ({"linear_num_key_heads": 3}, "'linear_num_key_heads' is 3; it must divide the 4 value heads"),
         ({"hidden_act": "gelu"}, "'hidden_act' is 'gelu'; weft runs 'silu' or 'swish'"),
