@@ -65,12 +65,13 @@ class Survival:
 class _Size:
     """The iterations of one batch size. `numbers` are the numbers of drafts to choose from, smallest first.
 
-    `times` are the seconds of recent iterations, by number. `chosen` is the number in use for the next `num_left`
-    iterations, of which `num_skipped` are not measured. `pending` are the numbers to measure after it, the next one
-    last. `is_held`: the number was chosen, and is not being tried.
+    `survival` is that of this size's rows. `times` are the seconds of recent iterations, by number. `chosen` is the
+    number in use for the next `num_left` iterations, of which `num_skipped` are not measured. `pending` are the numbers
+    to measure after it, the next one last. `is_held`: the number was chosen, and is not being tried.
     """
 
     numbers: tuple[int, ...]
+    survival: Survival = field(init=False)
     times: dict[int, deque[float]] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
     chosen: int = 0
@@ -79,6 +80,7 @@ class _Size:
     is_held: bool = False
 
     def __post_init__(self) -> None:
+        self.survival = Survival(self.numbers[-1])
         self.pending = list(self.numbers)
         self._try()
 
@@ -87,18 +89,18 @@ class _Size:
         self.times.setdefault(self.chosen, deque(maxlen=WINDOW)).append(seconds)
         self.num_left -= 1
 
-    def go_on(self, survival: Survival) -> None:
+    def go_on(self) -> None:
         """Choose the next number, when no iteration is left of this one."""
         if self.is_held:
             place = self.numbers.index(self.chosen)
             self.pending = [*self.numbers[max(place - 1, 0) : place], *self.numbers[place + 1 : place + 2]]
             self.is_held = False
-            survival.forget(self.chosen)
+            self.survival.forget(self.chosen)
         if self.pending:
             self._try()
             return
         costs = self.costs()
-        self._use(max(self.numbers, key=lambda number: survival.tokens(number) / costs[number]), HOLD)
+        self._use(max(self.numbers, key=lambda number: self.survival.tokens(number) / costs[number]), HOLD)
         self.is_held = True
 
     def costs(self) -> dict[int, float]:
@@ -122,7 +124,6 @@ class DraftLengths:
     def __init__(self, speculation: Speculation, max_batch: int) -> None:
         self._limits = [0, *map(speculation.draft_tokens, range(1, max_batch + 1))]
         self._speculation = speculation
-        self._survival = Survival(speculation.max_draft_tokens)
         self._sizes: dict[tuple[int, int], _Size] = {}  # by batch size, a power of two, and limit
 
     def choose(self, num_rows: int) -> int:
@@ -143,11 +144,11 @@ class DraftLengths:
         if size.num_skipped:
             size.num_skipped -= 1
             return False
-        self._survival.note(num_rows, num_drafts, accepted)
+        size.survival.note(num_rows, num_drafts, accepted)
         size.note(seconds)
         if size.num_left:
             return False
-        size.go_on(self._survival)
+        size.go_on()
         return size.chosen != num_drafts
 
     def costs(self, num_rows: int) -> dict[int, float]:

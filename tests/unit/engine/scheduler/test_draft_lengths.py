@@ -29,16 +29,20 @@ def lengths(num_draft_tokens: int | Mapping[int, int] = 8, max_batch: int = ROWS
 
 
 def drive(
-    draft: DraftLengths, iterations: int, seconds: Mapping[int, float], survive: Sequence[int]
+    draft: DraftLengths,
+    iterations: int,
+    seconds: Mapping[int, float],
+    survive: Sequence[int],
+    rows: int = ROWS,
 ) -> list[int]:
     """Run iterations. Returns their numbers of drafts."""
     used = []
     for _ in range(iterations):
-        number = draft.choose(ROWS)
+        number = draft.choose(rows)
         used.append(number)
-        accepted = [sum(row < count for count in survive[:number]) for row in range(ROWS)]
-        is_changed = draft.note(ROWS, number, seconds[number], accepted if number else [])
-        assert is_changed == (draft.choose(ROWS) != number)
+        accepted = [sum(row < count for count in survive[:number]) for row in range(rows)]
+        is_changed = draft.note(rows, number, seconds[number], accepted if number else [])
+        assert is_changed == (draft.choose(rows) != number)
     return used
 
 
@@ -105,6 +109,19 @@ def test_each_batch_size_has_costs_and_a_limit_of_its_own() -> None:
     assert draft.decision(4) is None
     assert draft.costs(4) == {}
     assert draft.choose(0) == 0
+
+
+def test_a_batch_size_forgets_only_what_it_learned() -> None:
+    """Small batches measure again while large ones, in which drafts don't pay, end their hold."""
+    draft = lengths()
+    drive(draft, TRIALS, DENSE, ALL, rows=1)
+    assert draft.decision(1) == 8
+    drive(draft, HOLD + WARM_UP, DENSE, ALL, rows=1)
+    assert draft.choose(1) == 5
+    drive(draft, TRIALS + HOLD, MIXTURE, NONE)
+    assert draft.decision(ROWS) is None
+    drive(draft, MEASURED + WARM_UP, DENSE, ALL, rows=1)
+    assert draft.decision(1) == 8
 
 
 def test_iterations_of_other_numbers_do_not_count() -> None:
