@@ -67,7 +67,8 @@ class _Size:
 
     `survival` is that of this size's rows. `times` are the seconds of recent iterations, by number. `chosen` is the
     number in use for the next `num_left` iterations, of which `num_skipped` are not measured. `pending` are the numbers
-    to measure after it, the next one last. `is_held`: the number was chosen, and is not being tried.
+    to measure after it, the next one last. `is_held`: the number was chosen, and is not being tried. `last_held` is the
+    last such number; before the first choice it is the largest number.
     """
 
     numbers: tuple[int, ...]
@@ -78,9 +79,11 @@ class _Size:
     num_left: int = 0
     num_skipped: int = 0
     is_held: bool = False
+    last_held: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.survival = Survival(self.numbers[-1])
+        self.last_held = self.numbers[-1]
         self.pending = list(self.numbers)
         self._try()
 
@@ -101,7 +104,7 @@ class _Size:
             return
         costs = self.costs()
         self._use(max(self.numbers, key=lambda number: self.survival.tokens(number) / costs[number]), HOLD)
-        self.is_held = True
+        self.is_held, self.last_held = True, self.chosen
 
     def costs(self) -> dict[int, float]:
         """The median seconds of an iteration, by number of drafts."""
@@ -125,12 +128,21 @@ class DraftLengths:
         self._limits = [0, *map(speculation.draft_tokens, range(1, max_batch + 1))]
         self._speculation = speculation
         self._sizes: dict[tuple[int, int], _Size] = {}  # by batch size, a power of two, and limit
+        self._last = 0  # the number of drafts that the last iteration made for the next one
 
-    def choose(self, num_rows: int) -> int:
-        """The number of drafts for an iteration of `num_rows` rows."""
+    def choose(self, num_rows: int, reads_prompts: bool = False) -> int:
+        """The number of drafts for an iteration of `num_rows` rows. No number is tried in an iteration that also reads
+        prompts: it isn't measured, so the trial would last as long as prompts come."""
         if not self._speculation.adaptive:
             return self._limits[num_rows]
-        return self._size(num_rows).chosen if num_rows else 0
+        if not num_rows:
+            return 0
+        size = self._size(num_rows)
+        return size.last_held if reads_prompts else size.chosen
+
+    def pass_over(self, num_drafts: int) -> None:
+        """Take note of an iteration that isn't measured. It made `num_drafts` drafts for the next one."""
+        self._last = num_drafts
 
     def note(self, num_rows: int, num_drafts: int, seconds: float, accepted: abc.Sequence[int]) -> bool:
         """Add a measured iteration without prompts, in which `num_rows` rows verified `num_drafts` drafts each. It took
@@ -138,13 +150,14 @@ class DraftLengths:
         choice has changed."""
         if not self._speculation.adaptive:
             return False
+        num_given, self._last = min(self._last, num_drafts), num_drafts
         size = self._size(num_rows)
         if num_drafts != size.chosen:  # launched before the last change, or no request wanted drafts
             return False
         if size.num_skipped:
             size.num_skipped -= 1
             return False
-        size.survival.note(num_rows, num_drafts, accepted)
+        size.survival.note(num_rows, num_given, accepted)
         size.note(seconds)
         if size.num_left:
             return False
