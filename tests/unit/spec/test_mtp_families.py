@@ -15,15 +15,18 @@ from torch import Tensor
 
 from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting, Oracle
 from support.families import DELTA, save
-from support.mtp_families import FAMILIES, HIDDEN, LAYERS, PARTS, save_with_module
+from support.mtp_families import FAMILIES, HIDDEN, LAYERS, PARTS, QWENS, save_with_module
 from weft.client.model_facts import ModelFacts, drafter_lines
 from weft.config import Speculation
 from weft.errors import ModelError
 from weft.models.base import Model
 from weft.models.mtp_module import MtpModules
+from weft.models.qwen3_5 import Qwen35, Qwen35Moe
 from weft.models.weights import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
+
+TWO = {"mtp_num_hidden_layers": 2}
 
 
 def layer_of(network: Any) -> Callable[[Tensor], Tensor]:
@@ -109,6 +112,34 @@ def save_apart(checkpoint: Path, directory: Path, name: str, architecture: str) 
     directory.mkdir()
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("family", [Qwen35, Qwen35Moe])
+@pytest.mark.parametrize(("counted", "modules"), [({}, 1), ({"mtp_num_hidden_layers": 0}, 0), (TWO, 2)])
+def test_the_key_of_qwen3_5_counts_modules(
+    family: type[Qwen35], counted: dict[str, int], modules: int
+) -> None:
+    """0 is a checkpoint without modules."""
+    assert family.parse_config(counted, "config.json").num_mtp_modules == modules
+    text = {"text_config": counted}
+    assert family.parse_config(text, "config.json").num_mtp_modules == modules
+
+
+def test_modules_of_a_qwen3_5_in_its_checkpoint(tmp_path: Path) -> None:
+    """The second is a copy of the first."""
+    save("qwen3_5_text", {**DELTA, "tie_word_embeddings": False}, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    last = "model.layers.3."
+    layer = {key.removeprefix(last): t for key, t in tensors.items() if key.startswith(last)}
+    tensors |= {f"mtp.layers.{m}.{key}": t.clone() for m in range(2) for key, t in layer.items()}
+    tensors |= {
+        f"mtp.{QWENS[part]}.weight": torch.zeros(HIDDEN) for part in ("embedding", "hidden", "output")
+    }
+    tensors |= {f"mtp.{QWENS['projection']}.weight": torch.eye(HIDDEN, 2 * HIDDEN)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **TWO}))
+    assert len(MtpModules.load(tmp_path, load_model(tmp_path)).modules) == 2
 
 
 def test_a_qwen3_next_may_lack_its_module(tmp_path: Path) -> None:
