@@ -22,7 +22,14 @@ from support.launch_check import check_launched, cuda_device_guard
 from weft import _core
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
-from weft.models.weights import load_model, model_in_memory, parse_config, read_config, with_dtype
+from weft.models.weights import (
+    RandomWeights,
+    load_model,
+    model_in_memory,
+    parse_config,
+    read_config,
+    with_dtype,
+)
 from weft.ops.attention import Rows, Window
 from weft.ops.state_rows import StateRows
 from weft.registry import MODELS, load
@@ -269,6 +276,21 @@ def test_forward_runs_on_fake_cuda_as_it_is_built_there(architecture: str, tmp_p
             assert logits.device.type == hidden.aux.device.type == "cuda"
             assert logits.shape == (2, width, SIZES["vocab_size"])
             assert hidden.aux.shape == (2, width, SIZES["hidden_size"])
+
+
+def test_random_weights_make_the_model(architecture: str, tmp_path: Path) -> None:
+    save(architecture, tmp_path)
+    family, config = read_config(tmp_path)
+    config = with_dtype(config, "auto", torch.device("cpu"))
+    with torch.inference_mode():
+        one, same, other = (Step(family(config, RandomWeights(config, seed))) for seed in (0, 0, 1))
+        for step in (one, same, other):
+            step.page_table, step.tokens = one.page_table, one.tokens
+            step()
+    assert one.logits.isfinite().all()
+    assert one.logits.std() > 0
+    assert torch.equal(one.logits, same.logits)
+    assert not torch.allclose(one.logits, other.logits)
 
 
 def test_checking_weights_needs_neither_transformers_nor_torchs_compiler(tmp_path: Path) -> None:

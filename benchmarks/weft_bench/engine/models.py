@@ -114,7 +114,7 @@ class Bench:
         config = shape.config(dtype, vocabulary.vocab_size)
         aux_layers = (min(2, shape.layers), shape.layers // 2, max(0, shape.layers - 3))
         draft_vocab = shape.draft_vocab or vocabulary.vocab_size
-        weights: Any = WeightsOnDevice(config, 1, runtime.device)
+        weights = WeightsOnDevice(config, 1, runtime.device)
         head_weights: Any = HeadWeights(config, 2, runtime.device, draft_vocab)
         with torch.inference_mode():
             model = Llama(config, weights)
@@ -193,7 +193,6 @@ class HeadWeights(WeightsOnDevice):
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device, draft_vocab: int) -> None:
         super().__init__(config, seed, device)
-        self.directory = "random weights"
         self._vocab = config.vocab_size
         self._draft_vocab = draft_vocab
 

@@ -135,10 +135,13 @@ class OutputProcessor:
         num_rows, plan = len(batch.decoding), batch.plan
         num_drafts = plan.num_drafts if plan is not None else 0
         self._scheduler.pace.note(num_rows, num_drafts, batch.num_context, seconds)
+        is_measured = bool(batch.decoding) and plan is not None and not plan.num_context
+        if not is_measured:
+            self._scheduler.draft_lengths.pass_over(num_drafts)
         if batch.decoding:
             num_before = len(record.accepted_lengths)
             self._commit_decoding(batch, results, record)
-            if plan is not None and not plan.num_context:
+            if plan is not None and is_measured:
                 accepted = record.accepted_lengths[num_before:]
                 self._scheduler.note_iteration(num_rows, num_drafts, seconds, accepted)
                 if plan.guided_logits and num_drafts:

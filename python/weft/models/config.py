@@ -19,7 +19,8 @@ from weft.ops.routing import Choice
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 MTP_KEY = "num_nextn_predict_layers"
-MTP_KEYS = (MTP_KEY, "mtp_num_hidden_layers")
+QWENS_MTP_KEY = "mtp_num_hidden_layers"
+MTP_KEYS = (MTP_KEY, QWENS_MTP_KEY)
 """The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
 
 MXFP4 = "mxfp4"

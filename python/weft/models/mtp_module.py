@@ -8,7 +8,6 @@ Modules share the target's embedding and output projection."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from weft.models.memory import LayerMemory
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
-from weft.ops.attention import NO_WINDOW, KVLayer, Rows
+from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
@@ -136,7 +135,8 @@ class MtpModules:
 
     def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
         """Allocate KV with one layer per module."""
-        memories = [_memory(self.config)] * len(self.modules)
+        # A module's layer has attention without a window, whatever the target's layers have.
+        memories = [LayerMemory(self.config.pages)] * len(self.modules)
         return PagedKV(memories, num_pages, page_size, self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
@@ -189,13 +189,6 @@ def _load_modules(
         return MtpModule(config, weights, layout, layout.prefix(module, num_layers), make_layer)
 
     return [load_module(module) for module in range(count)]
-
-
-def _memory(config: ModelConfig) -> LayerMemory:
-    """The memory of a module's layer: the last decoder layer's, or that of the last one with pages, without a
-    window."""
-    pages = next(memory.pages for memory in reversed(config.layer_memories) if memory.pages is not None)
-    return LayerMemory(replace(pages, window=NO_WINDOW))
 
 
 def has_modules(weights: Checkpoint, target: ModelConfig) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from weft.models.base import WeightSource
-from weft.models.config import ModelConfig
+from weft.models.config import MTP_KEY, QWENS_MTP_KEY, ModelConfig
 from weft.models.fields import Fields
 from weft.models.memory import Recurrence
 from weft.models.mixture_config import qwen_mixture
@@ -28,6 +28,8 @@ class Qwen35(Qwen3Next):
         "num_hidden_layers": 32,
         "num_attention_heads": 16,
         "num_key_value_heads": 4,
+        MTP_KEY: 0,  # another key than Qwen3-Next's
+        QWENS_MTP_KEY: 1,
     }
 
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
+from math import floor, log2, prod
 from pathlib import Path
 from typing import Any
 
@@ -332,13 +332,18 @@ class WeightsInMemory(Checkpoint):
 
 
 class RandomWeights:
-    """Makes random weights with a small spread, and ones for norms. The same seed and order of calls give the same
-    weights."""
+    """A `WeightSource` of random weights with a small spread, and ones for norms. The same seed and order of calls give
+    the same weights. No name is in it, so a model takes none of the tensors that checkpoints may lack."""
+
+    directory = Path("random weights")
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
         self.dtype, self.weight_dtype = config.dtype, config.weight_dtype or config.dtype
-        self.device = device
+        self.device = torch.device(device)
         self._generator = torch.Generator().manual_seed(seed)
+
+    def __contains__(self, name: str) -> bool:
+        return False
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         """The tensor of `take`, converted to the dtype of the weights."""
@@ -355,6 +360,27 @@ class RandomWeights:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
         return tensor.to(self.device, self.dtype)
+
+    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
+        """Random numbers in MXFP4, for a tensor [E, out, in]. Their spread is at most that of `take`."""
+        count, num_outputs, num_inputs = shape
+        groups = count, num_outputs, num_inputs // BLOCK
+        generator = self._generator
+        blocks = torch.randint(
+            256, (*groups, BYTES), generator=generator, device=generator.device, dtype=torch.uint8
+        )
+        exponent = floor(log2(num_inputs**-0.5 / 3))  # the root mean square of the 16 numbers is 2.9
+        scales = torch.full(groups, 127 + exponent, dtype=torch.uint8)
+        return Mxfp4Tensor(blocks.cpu(), scales, self.weight_dtype, self.device)
+
+    def take_all(self) -> dict[str, Tensor]:
+        """Raises `ModelError`: without a checkpoint there is no list of tensors."""
+        raise ModelError(
+            "random weights have no list of tensors, which a model that transformers runs takes; use a checkpoint"
+        )
+
+    def drop_all(self, prefix: str) -> None:
+        """Do nothing, because there are no tensors but those that were taken."""
 
 
 def load_model(

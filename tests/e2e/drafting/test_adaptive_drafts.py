@@ -94,3 +94,16 @@ def test_a_warm_engine_has_the_graphs_of_all_numbers(tiny: Checkpoint) -> None:
         llm.warm_up()
         plans = llm.engine.graphs.plans
         assert {plan.num_drafts for plan in plans if not plan.num_context} == {0, 1, 2, 3}
+
+
+def test_iterations_that_read_prompts_try_no_number(tiny: Checkpoint, prompts: list[str]) -> None:
+    speculation = Speculation.ngram(num_draft_tokens=3, adaptive=True)
+    engine = EngineConfig(max_batch=2, max_seq_len=512, graphs="one")
+    with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
+        sampling = [SamplingParams(max_tokens=3 + 5 * (i % 7)) for i in range(8)]
+        llm.generate(prompts[:8], sampling=sampling)
+        lengths, plans = llm.engine.scheduler.draft_lengths, llm.engine.graphs.plans
+        assert len(lengths.costs(2)) > 1
+        assert lengths.decision(2) is None
+        assert {plan.num_drafts for plan in plans if not plan.num_context} >= {2, 3}
+        assert {plan.num_drafts for plan in plans if plan.num_context} <= {0, 3}  # 0: no row decodes

@@ -481,3 +481,19 @@ def test_quantized_checkpoints_with_an_image_encoder_are_refused(architecture: s
     data = {**config, "architectures": [architecture], "quantization_config": {"quant_method": "fp8"}}
     with pytest.raises(ModelError, match="'quantization_config' says 'fp8'"):
         parse_config(data, "config.json")
+
+
+@pytest.mark.parametrize("inputs", [64, 1024])
+def test_random_numbers_in_mxfp4_have_the_spread_of_others(inputs: int) -> None:
+    """Their scale is a power of 2."""
+    weights = RandomWeights(parse_decoder({**CONFIG, "dtype": "bfloat16"}, "c"), 0)
+    tensor = weights.take_mxfp4("experts", 2, 48, inputs)
+    spread = torch.stack([tensor.matrices()[expert].float() for expert in range(2)]).std()
+    assert tensor.matrices()[1].shape == (48, inputs)
+    assert tensor.matrices()[1].dtype == torch.bfloat16
+    assert 0.45 * inputs**-0.5 < spread < inputs**-0.5
+
+
+def test_random_weights_have_no_list_of_tensors() -> None:
+    with pytest.raises(ModelError, match="random weights have no list of tensors"):
+        RandomWeights(parse_decoder(CONFIG, "c"), 0).take_all()

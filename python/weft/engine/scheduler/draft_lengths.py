@@ -65,20 +65,25 @@ class Survival:
 class _Size:
     """The iterations of one batch size. `numbers` are the numbers of drafts to choose from, smallest first.
 
-    `times` are the seconds of recent iterations, by number. `chosen` is the number in use for the next `num_left`
-    iterations, of which `num_skipped` are not measured. `pending` are the numbers to measure after it, the next one
-    last. `is_held`: the number was chosen, and is not being tried.
+    `survival` is that of this size's rows. `times` are the seconds of recent iterations, by number. `chosen` is the
+    number in use for the next `num_left` iterations, of which `num_skipped` are not measured. `pending` are the numbers
+    to measure after it, the next one last. `is_held`: the number was chosen, and is not being tried. `last_held` is the
+    last such number; before the first choice it is the largest number.
     """
 
     numbers: tuple[int, ...]
+    survival: Survival = field(init=False)
     times: dict[int, deque[float]] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
     chosen: int = 0
     num_left: int = 0
     num_skipped: int = 0
     is_held: bool = False
+    last_held: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.survival = Survival(self.numbers[-1])
+        self.last_held = self.numbers[-1]
         self.pending = list(self.numbers)
         self._try()
 
@@ -87,19 +92,19 @@ class _Size:
         self.times.setdefault(self.chosen, deque(maxlen=WINDOW)).append(seconds)
         self.num_left -= 1
 
-    def go_on(self, survival: Survival) -> None:
+    def go_on(self) -> None:
         """Choose the next number, when no iteration is left of this one."""
         if self.is_held:
             place = self.numbers.index(self.chosen)
             self.pending = [*self.numbers[max(place - 1, 0) : place], *self.numbers[place + 1 : place + 2]]
             self.is_held = False
-            survival.forget(self.chosen)
+            self.survival.forget(self.chosen)
         if self.pending:
             self._try()
             return
         costs = self.costs()
-        self._use(max(self.numbers, key=lambda number: survival.tokens(number) / costs[number]), HOLD)
-        self.is_held = True
+        self._use(max(self.numbers, key=lambda number: self.survival.tokens(number) / costs[number]), HOLD)
+        self.is_held, self.last_held = True, self.chosen
 
     def costs(self) -> dict[int, float]:
         """The median seconds of an iteration, by number of drafts."""
@@ -122,14 +127,22 @@ class DraftLengths:
     def __init__(self, speculation: Speculation, max_batch: int) -> None:
         self._limits = [0, *map(speculation.draft_tokens, range(1, max_batch + 1))]
         self._speculation = speculation
-        self._survival = Survival(speculation.max_draft_tokens)
         self._sizes: dict[tuple[int, int], _Size] = {}  # by batch size, a power of two, and limit
+        self._last = 0  # the number of drafts that the last iteration made for the next one
 
-    def choose(self, num_rows: int) -> int:
-        """The number of drafts for an iteration of `num_rows` rows."""
+    def choose(self, num_rows: int, reads_prompts: bool = False) -> int:
+        """The number of drafts for an iteration of `num_rows` rows. No number is tried in an iteration that also reads
+        prompts: it isn't measured, so the trial would last as long as prompts come."""
         if not self._speculation.adaptive:
             return self._limits[num_rows]
-        return self._size(num_rows).chosen if num_rows else 0
+        if not num_rows:
+            return 0
+        size = self._size(num_rows)
+        return size.last_held if reads_prompts else size.chosen
+
+    def pass_over(self, num_drafts: int) -> None:
+        """Take note of an iteration that isn't measured. It made `num_drafts` drafts for the next one."""
+        self._last = num_drafts
 
     def note(self, num_rows: int, num_drafts: int, seconds: float, accepted: abc.Sequence[int]) -> bool:
         """Add a measured iteration without prompts, in which `num_rows` rows verified `num_drafts` drafts each. It took
@@ -137,17 +150,18 @@ class DraftLengths:
         choice has changed."""
         if not self._speculation.adaptive:
             return False
+        num_given, self._last = min(self._last, num_drafts), num_drafts
         size = self._size(num_rows)
         if num_drafts != size.chosen:  # launched before the last change, or no request wanted drafts
             return False
         if size.num_skipped:
             size.num_skipped -= 1
             return False
-        self._survival.note(num_rows, num_drafts, accepted)
+        size.survival.note(num_rows, num_given, accepted)
         size.note(seconds)
         if size.num_left:
             return False
-        size.go_on(self._survival)
+        size.go_on()
         return size.chosen != num_drafts
 
     def costs(self, num_rows: int) -> dict[int, float]:

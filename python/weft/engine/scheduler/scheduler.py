@@ -425,15 +425,16 @@ class Scheduler:
         schedule.admitted = [sequence for sequence in schedule.admitted if sequence.is_active]
         schedule.reading = [(sequence, count) for sequence, count in schedule.reading if sequence.is_active]
         schedule.saves = [save for save in schedule.saves if save.sequence.is_active]
-        schedule.num_drafts = self._num_drafts([*decoding, *schedule.ending])
+        schedule.num_drafts = self._num_drafts([*decoding, *schedule.ending], bool(schedule.reading))
 
     def schedule_prompts(self, schedule: Schedule, record: StepRecord) -> None:
         """Complete a schedule: admit sequences, and choose the prompts to read. Decoding takes its tokens from the
         step's budget. The prompts share the rest, as far as the pace allows (`pace.py`)."""
         limits = record.limits = self.tuner.limits
-        budget = limits.max_num_tokens - schedule.num_rows * (schedule.num_drafts + 1)
+        num_drafts = self._num_drafts(schedule.decoding, reads_prompts=True)
+        budget = limits.max_num_tokens - schedule.num_rows * (num_drafts + 1)
         if self._config.chunked:
-            budget = self.pace.max_tokens(len(schedule.decoding), schedule.num_drafts, budget)
+            budget = self.pace.max_tokens(len(schedule.decoding), num_drafts, budget)
         schedule.admitted = self._admit(record, budget)
         grown, self._grown = self._grown, []
         schedule.grown = [sequence for sequence in grown if sequence.stage is Stage.GENERATION]
@@ -441,7 +442,9 @@ class Scheduler:
             schedule.reading = self._share(budget)
             if self.capacity.kv.num_snapshots:
                 schedule.saves = [save for sequence, _ in schedule.reading for save in self._saves(sequence)]
-            schedule.num_drafts = self._num_drafts([*schedule.decoding, *schedule.ending])
+            schedule.num_drafts = self._num_drafts(
+                [*schedule.decoding, *schedule.ending], bool(schedule.reading)
+            )
         schedule.released = self.take_released()
         if self.capacity.kv.moves:
             schedule.moves = self.capacity.kv.take_moves()
@@ -481,12 +484,12 @@ class Scheduler:
                 self._grown.append(sequence)
         return True
 
-    def _num_drafts(self, decoding: abc.Sequence[Sequence]) -> int:
+    def _num_drafts(self, decoding: abc.Sequence[Sequence], reads_prompts: bool = False) -> int:
         """The number of drafts for each row of sequences that decode; 0 if no sequence wants any. It depends only on
-        the number of rows, so that few graphs are needed."""
+        the number of rows, and on whether the iteration reads prompts, so that few graphs are needed."""
         if all(sequence.request.max_drafts == 0 for sequence in decoding):
             return 0
-        return self.draft_lengths.choose(_num_rows(decoding))
+        return self.draft_lengths.choose(_num_rows(decoding), reads_prompts)
 
     def _admit(self, record: StepRecord, budget: int) -> list[Sequence]:
         """Give slots and pages to waiting sequences, in order, while `budget` has tokens left for their prompts."""

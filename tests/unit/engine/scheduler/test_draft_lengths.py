@@ -29,16 +29,20 @@ def lengths(num_draft_tokens: int | Mapping[int, int] = 8, max_batch: int = ROWS
 
 
 def drive(
-    draft: DraftLengths, iterations: int, seconds: Mapping[int, float], survive: Sequence[int]
+    draft: DraftLengths,
+    iterations: int,
+    seconds: Mapping[int, float],
+    survive: Sequence[int],
+    rows: int = ROWS,
 ) -> list[int]:
     """Run iterations. Returns their numbers of drafts."""
     used = []
     for _ in range(iterations):
-        number = draft.choose(ROWS)
+        number = draft.choose(rows)
         used.append(number)
-        accepted = [sum(row < count for count in survive[:number]) for row in range(ROWS)]
-        is_changed = draft.note(ROWS, number, seconds[number], accepted if number else [])
-        assert is_changed == (draft.choose(ROWS) != number)
+        accepted = [sum(row < count for count in survive[:number]) for row in range(rows)]
+        is_changed = draft.note(rows, number, seconds[number], accepted if number else [])
+        assert is_changed == (draft.choose(rows) != number)
     return used
 
 
@@ -105,6 +109,50 @@ def test_each_batch_size_has_costs_and_a_limit_of_its_own() -> None:
     assert draft.decision(4) is None
     assert draft.costs(4) == {}
     assert draft.choose(0) == 0
+
+
+def test_a_batch_size_forgets_only_what_it_learned() -> None:
+    """Small batches measure again while large ones, in which drafts don't pay, end their hold."""
+    draft = lengths()
+    drive(draft, TRIALS, DENSE, ALL, rows=1)
+    assert draft.decision(1) == 8
+    drive(draft, HOLD + WARM_UP, DENSE, ALL, rows=1)
+    assert draft.choose(1) == 5
+    drive(draft, TRIALS + HOLD, MIXTURE, NONE)
+    assert draft.decision(ROWS) is None
+    drive(draft, MEASURED + WARM_UP, DENSE, ALL, rows=1)
+    assert draft.decision(1) == 8
+
+
+def test_no_number_is_tried_while_prompts_are_read() -> None:
+    draft = lengths()
+    numbers = set()
+    for _ in range(TRIALS):
+        numbers.add(draft.choose(ROWS))
+        assert draft.choose(ROWS, reads_prompts=True) == 8  # nothing was chosen yet
+        drive(draft, 1, MIXTURE, TWO)
+    assert numbers == set(MIXTURE)
+    for _ in range(2 * HOLD):  # in which 1 and 3 are tried
+        assert draft.choose(ROWS, reads_prompts=True) == 2
+        drive(draft, 1, MIXTURE, TWO)
+    assert draft.choose(0, reads_prompts=True) == 0
+    fixed = DraftLengths(Speculation.ngram(num_draft_tokens=3), ROWS)
+    assert fixed.choose(ROWS, reads_prompts=True) == 3
+
+
+def test_drafts_that_the_iteration_before_did_not_make_are_not_refused() -> None:
+    """While a third draft is tried, every other iteration comes after one with prompts, which made two."""
+    draft, seconds = lengths(), {0: 1.0, 1: 1.0, 2: 1.0, 3: 1.2, 5: 3.0, 8: 5.0}
+    drive(draft, TRIALS, seconds, TWO)
+    drive(draft, HOLD + WARM_UP, seconds, TWO)
+    assert draft.choose(ROWS) == 3
+    for i in range(MEASURED + WARM_UP):
+        if i % 2:
+            draft.pass_over(2)
+        drive(draft, 1, seconds, TWO if i % 2 else ALL)
+    assert draft.choose(ROWS) == 1
+    drive(draft, MEASURED + WARM_UP, seconds, ALL)
+    assert draft.decision(ROWS) == 3
 
 
 def test_iterations_of_other_numbers_do_not_count() -> None:
