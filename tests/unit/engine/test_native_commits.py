@@ -57,6 +57,7 @@ class Side:
             retire=lambda left: None,
             cache=self.cache,
             pace=SimpleNamespace(note=lambda *_: None),
+            draft_lengths=SimpleNamespace(pass_over=lambda *_: None),
         )
         self.output = OutputProcessor(
             SimpleNamespace(check=lambda: None), scheduler, None, state, kind(state, ["a drafter"], None),
