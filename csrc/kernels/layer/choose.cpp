@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::int64_t kLanes = 16;  // sums of scores have so many parts
 
-WEFT_INLINE float sigmoid(float x) { return 1 / (1 + vector_exp(-x)); }
-
 // The `most` largest keys so far and their indices, in falling order. Of equal keys the earlier comes first.
 struct Largest {
   std::int64_t *index;
