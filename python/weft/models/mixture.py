@@ -88,8 +88,9 @@ def make_mixture(
 
 
 def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
-    """The product that gives a mixture's logits. They are float32, because rounding could change the choice."""
-    return Linear(weight, bias, out_dtype=torch.float32)
+    """The product that gives a mixture's logits. Neither they nor its inputs are rounded, because that could change the
+    choice: logits are float32, and no tiles multiply."""
+    return Linear(weight, bias, out_dtype=torch.float32, tiled=False)
 
 
 def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
