@@ -252,8 +252,8 @@ Made embed(Address weight, int dtype, int layout, Address tokens, Address out, s
 
 Made join_norms(Address weight, int dtype, int layout, Address tokens, Address hidden, Address embed_norm,
                 Address hidden_norm, Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width,
-                std::int64_t hidden_row, float embed_eps, float hidden_eps, float scale, Address live) {
-  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live),
+                std::int64_t hidden_row, float embed_eps, float hidden_eps, Address live) {
+  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, 1, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),

@@ -1,4 +1,4 @@
-// exp and tanh in float32, written so that the compiler vectorises loops over them.
+// exp, the sigmoid function and tanh in float32, written so that the compiler vectorises loops over them.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +25,11 @@ namespace weft {
   std::memcpy(&power, &bits, sizeof power);
   return p * power;
 }
+
+// value * sigmoid(x).
+[[gnu::always_inline]] inline float times_sigmoid(float value, float x) { return value / (1 + vector_exp(-x)); }
+
+[[gnu::always_inline]] inline float sigmoid(float x) { return times_sigmoid(1, x); }
 
 // tanh(x) to 3 units in the last place.
 [[gnu::always_inline]] inline float vector_tanh(float x) {

@@ -322,8 +322,7 @@ def join_norms_cpu(
     arg11: int,
     arg12: float,
     arg13: float,
-    arg14: float,
-    arg15: int,
+    arg14: int,
     /,
 ) -> Kernel: ...
 def take_rows_cpu(

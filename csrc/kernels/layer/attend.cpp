@@ -60,7 +60,7 @@ WEFT_MULTIVERSION void rotate_head(const float *head, const float *norm, float s
 
 // out = out * sigmoid(gate)
 WEFT_MULTIVERSION void multiply_by_gate(const float *gate, std::int64_t size, float *out) {
-  for (std::int64_t d = 0; d < size; ++d) out[d] /= 1 + vector_exp(-gate[d]);
+  for (std::int64_t d = 0; d < size; ++d) out[d] = times_sigmoid(out[d], gate[d]);
 }
 
 // The norm of the queries or of the keys of one token.

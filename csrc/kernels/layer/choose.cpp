@@ -15,8 +15,6 @@ namespace {
 
 constexpr std::int64_t kLanes = 16;  // parts of a sum of scores
 
-WEFT_INLINE float sigmoid(float x) { return 1 / (1 + vector_exp(-x)); }
-
 // The `capacity` largest keys so far and their indices, in falling order. Of equal keys the earlier comes first.
 struct Largest {
   std::int64_t *index;

@@ -10,6 +10,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/squares.h"
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
@@ -104,15 +105,8 @@ WEFT_INLINE float softplus(float x) {
 
 // out = scale * x / sqrt(sum(x^2) + 1e-6).
 WEFT_INLINE void l2_norm(const float *x, float *out, std::int64_t size, float scale) {
-  constexpr std::int64_t kParts = 16;
-  float sums[kParts] = {}, sum = 0;
-  std::int64_t i = 0;
-  for (; i + kParts <= size; i += kParts)
-    for (std::int64_t n = 0; n < kParts; ++n) sums[n] += x[i + n] * x[i + n];
-  for (std::int64_t n = 0; i + n < size; ++n) sums[n] += x[i + n] * x[i + n];
-  for (const float part : sums) sum += part;
-  const float factor = scale / std::sqrt(sum + 1e-6f);
-  for (i = 0; i < size; ++i) out[i] = x[i] * factor;
+  const float factor = scale / std::sqrt(sum_of_squares(x, size) + 1e-6f);
+  for (std::int64_t i = 0; i < size; ++i) out[i] = x[i] * factor;
 }
 
 // The inputs of a call's tokens after the gates.
@@ -128,7 +122,7 @@ WEFT_MULTIVERSION void apply_gates(const RecurCall &call, std::int64_t begin, st
     float *decay = gated.decay.data() + t * heads, *beta = gated.beta.data() + t * heads;
     for (std::int64_t h = 0; h < heads; ++h)
       decay[h] = vector_exp(-call.gate_rates[h] * softplus(of_decay[h] + call.gate_bias[h]));
-    for (std::int64_t h = 0; h < heads; ++h) beta[h] = 1 / (1 + vector_exp(-of_beta[h]));
+    for (std::int64_t h = 0; h < heads; ++h) beta[h] = sigmoid(of_beta[h]);
     for (std::int64_t h = 0; h < key_heads; ++h) {
       const std::int64_t to = (t * key_heads + h) * size;
       l2_norm(call.q + t * call.q_row + h * size, gated.q.data() + to, size, scale);

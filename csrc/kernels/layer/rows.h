@@ -24,7 +24,7 @@ struct EmbedCall {
 };
 void embed_cpu(const EmbedCall &call);
 
-// out[r] is the scaled embedding of tokens[r] followed by hidden[r], each normalised with its own norm (EAGLE3 and MTP
+// out[r] is the embedding of tokens[r] followed by hidden[r], each normalised with its own norm (EAGLE3 and MTP
 // drafters).
 struct JoinCall {
   EmbedCall embed;  // its `out` is [rows, 2 * width]

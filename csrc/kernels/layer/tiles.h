@@ -215,12 +215,12 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
     case Function::kNone:
       return activate(call, panel, gates, ups, [](float x) { return x; });
     case Function::kSilu:
-      return activate(call, panel, gates, ups, [=](float x) { return x / (1 + vector_exp(-slope * x)); });
+      return activate(call, panel, gates, ups, [=](float x) { return times_sigmoid(x, slope * x); });
     case Function::kGelu:
       return activate(call, panel, gates, ups, [](float x) { return 0.5f * x * (1 + std::erf(x * 0x1.6a09e6p-1f)); });
     case Function::kGeluTanh:  // 1 + tanh(y) = 2 / (1 + exp(-2 y)), for y = sqrt(2 / pi) (x + 0.044715 x^3)
       return activate(call, panel, gates, ups,
-                      [](float x) { return x / (1 + vector_exp(-0x1.988454p+0f * (x + 0.044715f * x * x * x))); });
+                      [](float x) { return times_sigmoid(x, 0x1.988454p+0f * (x + 0.044715f * x * x * x)); });
     case Function::kRelu:
       return activate(call, panel, gates, ups, [](float x) { return x < 0 ? 0 : x; });
     case Function::kReluSquared:

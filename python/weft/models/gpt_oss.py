@@ -6,10 +6,7 @@ Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar
-
-from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import MXFP4, MixtureConfig, ModelConfig, quantization
@@ -121,14 +118,7 @@ def _from_mxfp4(weights: WeightSource, up: str, down: str, sizes: tuple[int, int
 def _from_floats(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
     """The projections of all experts, which are stored as matrices [in, out]."""
     count, hidden, inner = sizes
-    both = weights.take_matrix(up, count, hidden, 2 * inner)
-
-    @lru_cache(1)  # the gates and the ups of an expert are read one after another
-    def transposed(expert: int) -> Tensor:
-        return both[expert].t().contiguous()
-
-    def matrices(rows: slice) -> Matrices:
-        return Matrices(count, lambda expert: transposed(expert)[rows])
-
-    stored = weights.take_matrix(down, count, inner, hidden)
-    return matrices(GATES), matrices(UPS), stored.transpose(1, 2)
+    stored_ups = weights.take_matrices(up, count, hidden, 2 * inner)
+    stored_downs = weights.take_matrices(down, count, inner, hidden)
+    gates, ups = Matrices(count, lambda expert: stored_ups[expert].t().contiguous()).split(GATES, UPS)
+    return gates, ups, Matrices(count, lambda expert: stored_downs[expert].t())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import overload
 
 from torch import Tensor
@@ -16,6 +17,16 @@ class Matrices(Sequence[Tensor]):
 
     def __len__(self) -> int:
         return self.size
+
+    def split(self, *rows: slice) -> list[Matrices]:
+        """The matrices of some rows of each, for all of `rows`. When an index is read in all of them before the next
+        one is, its whole matrix is read once: the last one stays in memory."""
+        read = lru_cache(1)(self.read)
+
+        def part(rows: slice) -> Matrices:
+            return Matrices(self.size, lambda index: read(index)[rows])
+
+        return [part(each) for each in rows]
 
     @overload
     def __getitem__(self, index: int) -> Tensor: ...

@@ -88,8 +88,9 @@ def make_mixture(
 
 
 def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
-    """The product that gives a mixture's logits. They are float32, because rounding could change the choice."""
-    return Linear(weight, bias, out_dtype=torch.float32)
+    """The product that gives a mixture's logits. Neither they nor its inputs are rounded, because that could change the
+    choice: logits are float32, and no tiles multiply."""
+    return Linear(weight, bias, out_dtype=torch.float32, tiled=False)
 
 
 def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
@@ -112,8 +113,9 @@ def _fused(
     """The projections of the routed experts, stored as two tensors: gates and ups, and downs."""
     hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
     up, down = names
-    gates, ups = weights.take_matrix(f"{prefix}{up}", count, 2 * inner, hidden).split(inner, 1)
-    return gates, ups, weights.take_matrix(f"{prefix}{down}", count, hidden, inner)
+    both = weights.take_matrices(f"{prefix}{up}", count, 2 * inner, hidden)
+    gates, ups = both.split(slice(inner), slice(inner, None))
+    return gates, ups, weights.take_matrices(f"{prefix}{down}", count, hidden, inner)
 
 
 def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:

@@ -42,7 +42,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Scaling):
+class LinearScaling(Scaling):
     """All frequencies divided by `factor`."""
 
     factor: float
@@ -52,7 +52,7 @@ class Linear(Scaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama3(Scaling):
+class Llama3Scaling(Scaling):
     """Frequencies of fewer than `low` turns in `original` positions are divided by `factor`. Those of more than `high`
     turns stay. The others are between."""
 
@@ -69,7 +69,7 @@ class Llama3(Scaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dynamic(Scaling):
+class DynamicScaling(Scaling):
     """A larger theta for texts longer than `original` (dynamic NTK)."""
 
     factor: float
@@ -81,7 +81,7 @@ class Dynamic(Scaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yarn(Scaling):
+class YarnScaling(Scaling):
     """Frequencies of fewer than `slow` turns in `original` positions are divided by `factor`. Those of more than `fast`
     turns stay. The others are between. `truncate`: the bounds are whole pairs."""
 
@@ -111,7 +111,7 @@ class Yarn(Scaling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LongRope(Scaling):
+class LongRopeScaling(Scaling):
     """Each frequency divided by its factor: by that of `long` if texts may be longer than `original`, else by that of
     `short`."""
 
@@ -251,18 +251,18 @@ def _fraction(fields: Fields, scaling: Fields, head_dim: int, partial: bool) -> 
 
 
 def _parse_linear(scaling: Fields, max_position: int, original: int, rotated: int) -> Scaling:
-    return Linear(factor=scaling.number("factor"))
+    return LinearScaling(factor=scaling.number("factor"))
 
 
 def _parse_llama3(scaling: Fields, max_position: int, original: int, rotated: int) -> Scaling:
     low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
     if low >= high:
         raise scaling.error("low_freq_factor", f"is {low}; it must be less than 'high_freq_factor', {high}")
-    return Llama3(factor=scaling.number("factor"), low=low, high=high, original=original)
+    return Llama3Scaling(factor=scaling.number("factor"), low=low, high=high, original=original)
 
 
 def _parse_dynamic(scaling: Fields, max_position: int, original: int, rotated: int) -> Scaling:
-    return Dynamic(factor=scaling.number("factor"), original=original)
+    return DynamicScaling(factor=scaling.number("factor"), original=original)
 
 
 def _parse_yarn(scaling: Fields, max_position: int, original: int, rotated: int) -> Scaling:
@@ -271,7 +271,7 @@ def _parse_yarn(scaling: Fields, max_position: int, original: int, rotated: int)
     if data.get("mscale") and data.get("mscale_all_dim"):  # 0 means none
         weights = scaling.number("mscale"), scaling.number("mscale_all_dim")
         growth = yarn_growth(factor, weights[0]) / yarn_growth(factor, weights[1])
-    return Yarn(
+    return YarnScaling(
         factor=factor,
         original=original,
         fast=scaling.number("beta_fast", 32.0),
@@ -287,7 +287,7 @@ def _parse_longrope(scaling: Fields, max_position: int, original: int, rotated: 
         if original == 1:
             raise scaling.error(ORIGINAL, "is 1; it must be larger")
         growth = math.sqrt(1 + math.log(factor) / math.log(original))
-    return LongRope(
+    return LongRopeScaling(
         short=_factors(scaling, "short_factor", (rotated + 1) // 2),
         long=_factors(scaling, "long_factor", (rotated + 1) // 2),
         original=original,

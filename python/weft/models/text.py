@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.fields import Fields
+from weft.models.matrices import Matrices
 from weft.models.mxfp4 import Mxfp4Tensor
 
 KEY = "text_config"
@@ -48,6 +49,9 @@ class TextWeights:
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_matrix(self._name(name), *shape)
+
+    def take_matrices(self, name: str, *shape: int) -> Matrices:
+        return self._weights.take_matrices(self._name(name), *shape)
 
     def take_float(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_float(self._name(name), *shape)

@@ -23,6 +23,7 @@ from weft.errors import InputError, ModelError
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig, refuse_quantized
 from weft.models.fields import Fields, UnsupportedConfig
+from weft.models.matrices import Matrices
 from weft.models.mtp_layout import INSIDE
 from weft.models.mxfp4 import BLOCKS, SCALES, Mxfp4Tensor
 from weft.models.progress import LoadProgress
@@ -128,11 +129,26 @@ class Checkpoint:
         """Tensor `name` in the dtype of the weights, on the model's device. On the CPU it may be a view of the file's
         pages."""
         tensor = self._floats(name, *shape)
-        own = tensor.dtype if tensor.dtype in _HALVES else self.config.dtype
+        return self._placed(tensor, self._dtype_of_matrix(tensor))
+
+    def take_matrices(self, name: str, *shape: int) -> Matrices:
+        """The matrices of tensor `name` [E, out, in], as `take_matrix` returns one. Each is converted when it is read,
+        and stays in memory only as long as it is used."""
+        tensor = self._floats(name, *shape)
+        dtype = self._dtype_of_matrix(tensor)
+        return Matrices(len(tensor), lambda index: self._placed(tensor[index], dtype))
+
+    def _dtype_of_matrix(self, stored: Tensor) -> torch.dtype:
+        """The dtype of the weights, for a tensor as it is stored. Takes note of it and of the memory for the tensor."""
+        own = stored.dtype if stored.dtype in _HALVES else self.config.dtype
         dtype = self.config.weight_dtype or own
         self.matrix_dtypes.add(dtype)
-        matrix = converted(tensor, dtype) if self.device.type == "cpu" else tensor.to(self.device, dtype)
-        return self._counted(matrix)
+        self.num_bytes += stored.numel() * dtype.itemsize
+        return dtype
+
+    def _placed(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Convert a stored tensor, or a part of one, and move it to the model's device."""
+        return converted(tensor, dtype) if self.device.type == "cpu" else tensor.to(self.device, dtype)
 
     def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
         """Tensor `name` [E, out, in], which is stored in MXFP4. Its matrices have the dtype of the weights, and are on

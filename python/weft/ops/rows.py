@@ -51,15 +51,13 @@ def join_norms(
     hidden: Tensor,
     hidden_norm: Norm,
     live: Tensor | None = None,
-    embed_scale: float = 1.0,
 ) -> Tensor:
-    """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H].
-    `embed_scale` is a factor of an embedding before its norm."""
+    """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
     matrix, vocab_size, _ = _stored(weight)
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(
         matrix, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live,
-        vocab_size, embed_scale,
+        vocab_size,
     )  # fmt: skip
     return out
 
@@ -143,14 +141,13 @@ def _join_cpu(
     out: Tensor,
     live: Tensor | None = None,
     vocab: int | None = None,
-    embed_scale: float = 1.0,
 ) -> None:
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
         weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
         embed_norm.data_ptr(), hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab or weight.shape[0],
-        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, embed_scale, address(live),
+        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, address(live),
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 
@@ -166,7 +163,6 @@ def _join_cuda(
     out: Tensor,
     live: Tensor | None = None,
     vocab: int | None = None,
-    embed_scale: float = 1.0,
 ) -> None:
     with device_of(weight):
         triton_kernels("rows_triton").join_norms(
@@ -179,7 +175,6 @@ def _join_cuda(
             hidden_eps,
             out,
             live=live,
-            scale=embed_scale,
         )
 
 
@@ -221,7 +216,7 @@ _EMBED = register(
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
-    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None, float embed_scale=1.0) -> ()",
+    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
 )

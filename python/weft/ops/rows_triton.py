@@ -25,9 +25,9 @@ def token_row(Weight, Tokens, row, V, H):
 
 
 @triton.jit
-def normed(source, Norm, eps, h, H, scale=1.0):
-    """The RMS norm of `source` [H] times `scale`, in float32."""
-    x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32) * scale
+def normed(source, Norm, eps, h, H):
+    """The RMS norm of `source` [H], in float32."""
+    x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32)
     weight = tl.load(Norm + h, mask=h < H, other=0.0).to(tl.float32)
     return x * tl.rsqrt(tl.sum(x * x, 0) / H + eps) * weight
 
@@ -68,9 +68,9 @@ def add_norm_kernel(
     tl.store(Out + row * out_row + h, value.to(Out.dtype.element_ty), mask=h < H)
 
 
-@triton.jit(do_not_specialize=["scale", "embed_eps", "hidden_eps"], do_not_specialize_on_alignment=["Live"])
+@triton.jit(do_not_specialize=["embed_eps", "hidden_eps"], do_not_specialize_on_alignment=["Live"])
 def join_norms_kernel(
-    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, scale, embed_eps, hidden_eps, hidden_row, V, H,
+    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, embed_eps, hidden_eps, hidden_row, V, H,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program writes half of a row: the normed embedding (0) or the normed hidden state (1)."""
@@ -80,7 +80,7 @@ def join_norms_kernel(
         return
     h = tl.arange(0, BLOCK)
     if tl.program_id(1) == 0:
-        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H, scale)
+        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H)
     else:
         value = normed(Hidden + row * hidden_row, HiddenNorm, hidden_eps, h, H)
     target = Out + (2 * row + tl.program_id(1)) * H + h
@@ -139,13 +139,12 @@ def join_norms(
     hidden_eps: float,
     out: Tensor,
     live: Tensor | None = None,
-    scale: float = 1.0,
 ) -> None:
     """Launch `weft.ops.rows.join_norms`; `out` [N, 2 H] is contiguous."""
     size = hidden.shape[1]
     join_norms_kernel[(hidden.shape[0], 2)](
-        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, live, out, scale, embed_eps,
-        hidden_eps, hidden.stride(0), *weight.shape, triton.next_power_of_2(size), **chain_options(out),
+        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, live, out, embed_eps, hidden_eps,
+        hidden.stride(0), *weight.shape, triton.next_power_of_2(size), **chain_options(out),
         num_warps=_warps(size),
     )  # fmt: skip
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.models.matrices import Matrices
 from weft.models.stored import stored_tensors
 
 
@@ -25,6 +26,10 @@ class FakeWeights:
 
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape)
+
+    def take_matrices(self, name: str, *shape: int) -> Matrices:
+        whole = self.take(name, *shape)
+        return Matrices(len(whole), lambda index: whole[index])
 
     def take_float(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape).float()

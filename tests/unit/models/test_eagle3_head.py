@@ -21,7 +21,7 @@ from weft.errors import ModelError
 from weft.models.base import Model
 from weft.models.config import ModelConfig
 from weft.models.eagle3_head import Eagle3Head
-from weft.models.rope import Llama3, Rope
+from weft.models.rope import Llama3Scaling, Rope
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext
@@ -124,7 +124,7 @@ def plain_head(
     )
     if "self_attn.q_norm.weight" in t:
         q, k = rms(q, t["self_attn.q_norm.weight"]), rms(k, t["self_attn.k_norm.weight"])
-    rope = Rope(300.0, Llama3(factor=8.0, low=1.0, high=4.0, original=16))
+    rope = Rope(300.0, Llama3Scaling(factor=8.0, low=1.0, high=4.0, original=16))
     angles = torch.outer(torch.arange(length).float(), rope.frequencies(size)).repeat(1, 2)
 
     def turn(x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from weft.models.fields import Fields, UnsupportedConfig
 from weft.models.gemma3 import Gemma3
 from weft.models.phi3 import Phi3
 from weft.models.qwen2 import Qwen2
-from weft.models.rope import FULL, SLIDING, Llama3, Rope, parse_rope, yarn_growth
+from weft.models.rope import FULL, SLIDING, Llama3Scaling, Rope, parse_rope, yarn_growth
 
 LENGTH = 256
 YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32}
@@ -119,7 +119,7 @@ def test_an_odd_number_of_rotated_elements_is_rounded_up() -> None:
 def test_files_of_both_generations_of_transformers_are_read() -> None:
     scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     length = {"original_max_position_embeddings": 32}
-    wanted = Rope(500.0, Llama3(factor=8.0, low=1.0, high=4.0, original=32))
+    wanted = Rope(500.0, Llama3Scaling(factor=8.0, low=1.0, high=4.0, original=32))
     sizes = {"max_position_embeddings": LENGTH}
     for data in (
         {"rope_theta": 500.0, "rope_scaling": {"type": "llama3", **scaling, **length}},

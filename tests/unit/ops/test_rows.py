@@ -46,9 +46,9 @@ def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
         outside = embed(linear, torch.tensor([-3, vocab, 2**40]), torch.float32)
         assert torch.equal(outside, weight[[0, vocab - 1, vocab - 1]].float())
         hidden, norm = torch.randn(vocab, width), Norm(torch.rand(width) + 0.5, 1e-5)
-        joined = [join_norms(matrix, tokens, norm, hidden, norm, None, 5.5) for matrix in (linear, weight)]
+        joined = [join_norms(matrix, tokens, norm, hidden, norm) for matrix in (linear, weight)]
         assert torch.equal(*joined)
-        assert torch.equal(joined[0][:, :width], norm(scaled))
+        assert torch.equal(joined[0][:, :width], norm(weight[tokens].float()))
 
 
 def test_a_linear_with_gates_has_no_embeddings() -> None:

@@ -57,7 +57,7 @@ class Inputs:
         scaled = (embedded.float() * SCALE).to(embedded.dtype)
         first, second = (
             F.rms_norm(x.double(), x.shape[1:], norm.weight.double(), norm.eps)
-            for x, norm in zip((embedded.double() * SCALE, self.hidden), self.norms, strict=True)
+            for x, norm in zip((embedded.double(), self.hidden), self.norms, strict=True)
         )
         return {
             "embed": embedded,
@@ -84,7 +84,7 @@ def test_the_cpus_rows_match_plain_torch(size: int) -> None:
         "norm": inputs.norms[1](inputs.hidden),
         "add_norm": add_norm(inputs.others, inputs.hidden, inputs.norms[1]),
         "join_norms": join_norms(
-            inputs.weight, inputs.tokens, inputs.norms[0], inputs.hidden, inputs.norms[1], None, SCALE
+            inputs.weight, inputs.tokens, inputs.norms[0], inputs.hidden, inputs.norms[1]
         ),
         "take_rows": take_rows(inputs.x, inputs.index, inputs.x.new_empty(3, size)),
     }
@@ -188,7 +188,7 @@ def interpret() -> dict[str, Any]:
             rows_triton.add_norm(inputs.others, inputs.hidden, second.weight, second.eps, got["add_norm"])
             rows_triton.join_norms(
                 inputs.weight, inputs.tokens, first.weight, first.eps, inputs.hidden, second.weight, second.eps,
-                got["join_norms"], None, SCALE,
+                got["join_norms"],
             )  # fmt: skip
             rows_triton.take_rows(inputs.x, inputs.index, got["take_rows"])
             results[f"{size} {dtype}"] = inputs.errors(got)
