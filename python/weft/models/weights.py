@@ -377,6 +377,10 @@ class RandomWeights:
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
         return tensor.to(self.device, self.dtype)
 
+    def take_matrices(self, name: str, *shape: int) -> Matrices:
+        """The matrices of a tensor [E, ...] as `take_matrix` gives it."""
+        return Matrices(shape[0], self.take_matrix(name, *shape).__getitem__)
+
     def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
         """Random numbers in MXFP4, for a tensor [E, out, in]. Their spread is at most that of `take`."""
         count, num_outputs, num_inputs = shape

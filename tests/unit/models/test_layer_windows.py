@@ -55,7 +55,7 @@ def test_windows_are_read_by_layer(said: dict[str, Any], windows: tuple[int, ...
 def test_layers_of_kinds_that_are_not_known_are_refused() -> None:
     for kinds in (["sliding_attention"], ["chunked_attention", "full_attention"], "full_attention"):
         said = {"sliding_window": 24, "layer_types": kinds}
-        with pytest.raises(ModelError, match=r"'layer_types' is .* for each layer"):
+        with pytest.raises(ModelError, match=r"'layer_types' is .* for each of the 2 layers"):
             parse_decoder({**CONFIG, **said}, "c", windowed=True)
 
 
