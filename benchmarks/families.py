@@ -97,11 +97,17 @@ FAMILIES = (
 )
 
 
+MIXTURES = ("mixtral", "gpt_oss")
+"""Families whose `intermediate_size` is that of an expert."""
+
+
 def save(family: str, size: str, directory: Path) -> int:
     """Save a random model in bfloat16. Returns its number of parameters."""
     config = AutoConfig.for_model(family)
     known = {*config.to_dict(), *config.attribute_map}
     settings = {key: value for key, value in {**COMMON, **SIZES[size]}.items() if key in known}
+    if family in MIXTURES:
+        settings["intermediate_size"] = SIZES[size]["moe_intermediate_size"]
     if "kv_lora_rank" in known:
         settings["num_key_value_heads"] = settings["num_attention_heads"]
     torch.manual_seed(0)
