@@ -354,14 +354,14 @@ def test_a_prompt_that_failed_does_not_spoil_what_it_shares(pool: Pool) -> None:
         assert found is not None and found.num_reused >= 48
         shared = found.pages[:3]
         engine.kv.end(found)
-        before = engine.parts.kv.k[:, shared].clone()
+        before = engine.parts.kv.groups[0][:, shared].clone()
         failing = FailingForward(executor, random.Random(0), 0.0)
         failing.raise_in(1)
         model: Any = engine.parts.model
         model.forward = failing
         assert "planted in forward" in ask(long).error_msg
         ask(short)
-        assert torch.equal(engine.parts.kv.k[:, shared], before)
+        assert torch.equal(engine.parts.kv.groups[0][:, shared], before)
 
 
 def under_guide(errand: Errand, name: str, error: str) -> Errand:
