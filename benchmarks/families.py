@@ -110,6 +110,7 @@ def save(family: str, size: str, directory: Path) -> int:
         settings["intermediate_size"] = SIZES[size]["moe_intermediate_size"]
     if "kv_lora_rank" in known:
         settings["num_key_value_heads"] = settings["num_attention_heads"]
+        settings["head_dim"] = settings["qk_rope_head_dim"]
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(type(config)(**settings), dtype=torch.bfloat16)
     network.save_pretrained(directory)
