@@ -76,7 +76,8 @@ def test_the_way_changes_no_token(
         check(answers(llm, prompts), tiny_references)
         check_nothing_is_held(llm)
         if way in ("few tokens", "equal progress"):
-            assert max(turn.context_tokens for turn in turns) <= 64
+            # The last token of a prompt, which is decoded, comes on top.
+            assert all(turn.context_tokens <= 64 + len(turn.context) for turn in turns)
         again = answers(llm, prompts)
         check(again, tiny_references)
         if (
