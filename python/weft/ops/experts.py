@@ -18,7 +18,7 @@ from weft import _core
 from weft.ops.activation import Activation
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack, packed_shape
+from weft.ops.packing import pack, packed_shape, uses_tiles
 
 
 class Experts:
@@ -121,11 +121,7 @@ def _packed(
             first = matrices[0]
             num_outputs, num_inputs = first.shape
             stored = dtype or first.dtype
-            can_tile = first.device.type == "cpu" and stored is torch.bfloat16 and _core.has_tiles()
-            require(
-                can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX"
-            )
-            tiles = can_tile and tiled is not False
+            tiles = uses_tiles([stored], first.device, tiled)
             if first.device.type == "cpu":
                 sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)
                 memory = reserved((len(parts[0]), *sizes), stored)

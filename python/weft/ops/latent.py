@@ -21,7 +21,7 @@ from torch import Tensor
 from weft import _core
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import FEW_ROWS, Linear, Norm, multiply
-from weft.ops.packing import pack_each
+from weft.ops.packing import pack_each, uses_tiles
 
 
 class LatentQueries:
@@ -90,9 +90,7 @@ class LatentValues:
 
 def _stored(weight: Tensor, tiled: bool | None) -> Tensor:
     """Pack the matrices [H, out, in] of heads."""
-    can_tile = weight.dtype is torch.bfloat16 and bool(_core.has_tiles())
-    require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
-    return pack_each(weight, can_tile and tiled is not False)
+    return pack_each(weight, uses_tiles([weight.dtype], weight.device, tiled))
 
 
 def _latent_queries_cpu(

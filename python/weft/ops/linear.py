@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack
+from weft.ops.packing import pack, uses_tiles
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
@@ -92,11 +92,9 @@ class Linear:
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        is_cpu = parts[0].device.type == "cpu"
-        can_tile = is_cpu and all(part.dtype is torch.bfloat16 for part in parts) and bool(_core.has_tiles())
-        require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
-        if is_cpu:
-            self.weight = pack(parts, 2 if gated else 1, can_tile and tiled is not False)
+        has_tiles = uses_tiles((part.dtype for part in parts), parts[0].device, tiled)
+        if parts[0].device.type == "cpu":
+            self.weight = pack(parts, 2 if gated else 1, has_tiles)
         else:
             self.weight = _joined(parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
 from math import prod
@@ -14,12 +14,21 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.huge_pages import reserved
+from weft.ops.library import require
 
 PANEL = 64
 MAX_THREADS = 4
 """More threads than this rarely read a file or write memory faster."""
 
 PIECE_BYTES = 4 << 20
+
+
+def uses_tiles(dtypes: Iterable[torch.dtype], device: torch.device, tiled: bool | None) -> bool:
+    """Whether matrices of `dtypes` on `device` are packed for AMX's tiles: by default if that is possible, or as
+    `tiled` says. Raises `InputError` if that is True and not possible."""
+    can_tile = device.type == "cpu" and {*dtypes} == {torch.bfloat16} and bool(_core.has_tiles())
+    require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
+    return can_tile and tiled is not False
 
 
 class PackingThreads:
