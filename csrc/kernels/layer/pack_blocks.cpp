@@ -27,6 +27,19 @@ void write_output(const BlockCodes &codes, std::int64_t lane, char *half) {
   }
 }
 
+// Transposes 8 words of 8 halves of bytes.
+void transpose_halves(std::uint32_t *words) {
+  constexpr std::uint32_t kMasks[3] = {0x0f0f0f0f, 0x00ff00ff, 0x0000ffff};
+  for (int step = 0; step < 3; ++step) {
+    const int distance = 1 << step, shift = 4 << step;
+    for (int i = 0; i < 8; ++i) {
+      if (i & distance) continue;
+      const std::uint32_t swapped = (words[i] >> shift ^ words[i + distance]) & kMasks[step];
+      words[i + distance] ^= swapped, words[i] ^= swapped << shift;
+    }
+  }
+}
+
 // Packs all blocks of `count` outputs from `lane` on, which are in one group of a half.
 template <Format kFormat>
 void pack_group(const std::uint8_t *const *rows, std::int64_t count, std::int64_t lane, std::int64_t blocks,
@@ -34,25 +47,26 @@ void pack_group(const std::uint8_t *const *rows, std::int64_t count, std::int64_
   constexpr Block kBlock = block_of(kFormat);
   constexpr int kPlanes = half_layout(kFormat).planes, kSubs = static_cast<int>(kBlock.inputs / kSub);
   for (std::int64_t b = 0; b < blocks; ++b, half += kBlock.half_bytes) {
-    std::uint64_t planes[std::max(kPlanes, 1)][kSubs][8] = {};
+    std::uint32_t high[std::max(kPlanes, 1)][kSubs][kGroup] = {};
     BlockCodes codes;
     for (std::int64_t n = 0; n < count; ++n) {
       read_block<kFormat>(rows[n] + b * kBlock.bytes, codes);
       write_output<kFormat>(codes, lane + n, half);
-      const std::int64_t shift = (lane + n) % kGroup * 4;
       for (int plane = 0; plane < kPlanes; ++plane) {
-        for (int s = 0; s < kSubs; ++s) {
-          for (int w = 0; w < 8; ++w) planes[plane][s][w] |= std::uint64_t{codes.high[plane][s] >> 4 * w & 15} << shift;
-        }
+        for (int s = 0; s < kSubs; ++s) high[plane][s][(lane + n) % kGroup] = codes.high[plane][s];
       }
     }
     for (int plane = 0; plane < kPlanes; ++plane) {
       for (int s = 0; s < kSubs; ++s) {
+        std::uint32_t *const first = high[plane][s], *const second = first + kGroup / 2;
+        transpose_halves(first), transpose_halves(second);
         auto *to = reinterpret_cast<std::uint64_t *>(half + plane_at(kFormat, s, lane, plane));
-        if (count == kGroup) {
-          std::copy_n(planes[plane][s], 8, to);
-        } else {  // another thread may write the others of the group
-          for (int w = 0; w < 8; ++w) __atomic_fetch_or(to + w, planes[plane][s][w], __ATOMIC_RELAXED);
+        for (int w = 0; w < 8; ++w) {
+          const std::uint64_t word = first[w] | std::uint64_t{second[w]} << 32;
+          if (count == kGroup)
+            to[w] = word;
+          else  // another thread may write the other outputs of the group
+            __atomic_fetch_or(to + w, word, __ATOMIC_RELAXED);
         }
       }
     }

@@ -66,10 +66,8 @@ def _embeddings(weight: Matrix | Linear) -> Embeddings:
     memory, parts, activations = weight.packed
     if not parts:  # on CUDA
         return Embeddings(memory, format_of(memory), Layout.ROWS, *sizes)
-    require(
-        not weight.epilogue.gated and len(parts) == 3,
-        "a Linear with gates or with parts of several formats has no embeddings",
-    )
+    require(not weight.epilogue.gated, "a Linear with gates has no embeddings")
+    require(len(parts) == 3, "a Linear of several formats has no embeddings")
     kind = Format(parts[0])
     is_tiled = kind is Format.BF16 and activations is not Activations.FLOAT32
     return Embeddings(memory, kind, Layout.TILES if is_tiled else Layout.PANELS, *sizes)
