@@ -14,7 +14,8 @@ import pytest
 
 from weft import package_model_path
 from weft.errors import InputError, ModelError
-from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.reading import gguf_to_directory
+from weft.models.gguf.writing import directory_to_gguf
 
 ALIGNMENT = 32
 Damage = Callable[[bytes], bytes]

