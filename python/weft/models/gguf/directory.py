@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -19,9 +20,10 @@ from weft.errors import ModelError, TokenizerError
 from weft.models.gguf.config import config_json
 from weft.models.gguf.header import read_header
 from weft.models.gguf.metadata import Metadata
+from weft.models.gguf.names import switches
 from weft.models.gguf.tokenizer import end_ids, tokenizer_config_json, tokenizer_json
 from weft.models.stored import GGUF
-from weft.models.weights import parse_config
+from weft.models.weights import check_weights, parse_config
 from weft.tokenizer.files import load_tokenizer
 from weft.version import __version__
 
@@ -80,7 +82,8 @@ def contents_of(file: Path, more: Mapping[str, Any] | None = None) -> dict[str, 
     `TokenizerError` unless weft can run the model."""
     header = read_header(file)
     config = {**config_json(header), **(more or {})}
-    parse_config(config, f"{file}: config")
+    model_class, parsed = parse_config(config, f"{file}: config")
+    check_weights(model_class, replace(parsed, **switches(header)), file)
     fields = Metadata(header)
     contents = {"config.json": _json(config), **_tokenizer(file, fields)}
     sampling = {

@@ -128,7 +128,9 @@ def _repack(source: Path, target: Path) -> None:
 def test_the_order_of_rows_is_that_of_the_rotation(heads: int) -> None:
     """Turned pair by pair in GGUF's order, rows have the products that they have half by half in a directory's."""
     size = 8
-    queries, keys = torch.randn(2, heads * size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    queries, keys = torch.randn(
+        2, heads * size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
 
     def halves(row: Tensor, position: int) -> Tensor:
         return turned(row.view(heads, 2, size // 2).transpose(1, 2), position)

@@ -132,7 +132,7 @@ def test_a_name_may_be_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("weft-tinny", "did you mean 'weft-tiny'?"),
         (
             "nowhere",
-            "give the directory of a Hugging Face checkpoint, the name of one on the hub (ORG/NAME), or",
+            "give the directory of a Hugging Face checkpoint, a GGUF file, the name of a checkpoint on the hub (ORG",
         ),
     ],
 )
@@ -143,8 +143,6 @@ def test_what_is_no_directory(name: str, message: str) -> None:
 
 
 def test_files_are_no_directories(file: Path) -> None:
-    with pytest.raises(ModelError, match=r"weft convert .* DIR"):
-        model_directory(file)
     with pytest.raises(ModelError, match="is a file"):
         model_directory(__file__)
 
