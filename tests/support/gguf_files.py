@@ -35,6 +35,8 @@ ARCHITECTURES = {
     "gpt_oss": "gpt-oss",
 }
 """The architecture of a file for each `model_type` of transformers."""
+WINDOWED = ("gemma2", "gemma3_text", "phi3", "olmo3", "gpt_oss")
+"""The values of `model_type` whose windows a file has."""
 ADJACENT = ("llama", "granite", "smollm3")
 """The architectures whose files have the rows of queries and keys in another order than transformers."""
 
@@ -115,18 +117,16 @@ def add_sizes(writer: Any, config: Any) -> None:
         writer.add_rope_scaling_attn_factors(
             math.sqrt(1 + math.log(scale) / math.log(rope["original_max_position_embeddings"]))
         )
-    if config.model_type not in ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"):
-        if getattr(config, "sliding_window", None):
-            writer.add_sliding_window(config.sliding_window)
+    if config.model_type in WINDOWED and getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
     if config.model_type == "gpt_oss":
         writer.add_expert_feed_forward_length(config.intermediate_size)
     if config.model_type == "olmo3":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     for key, names in MORE.items():
         value = next((v for n in names if (v := getattr(config, n, None)) is not None), None)
-        if value is not None and "experts" not in key or hasattr(config, "num_experts_per_tok"):
-            if value is not None:
-                getattr(writer, f"add_{key}")(value)
+        if value is not None:
+            getattr(writer, f"add_{key}")(value)
 
 
 MORE = {

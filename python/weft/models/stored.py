@@ -93,8 +93,8 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 
 def gguf_file(directory: Path) -> Path | None:
-    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. A GGUF file
-    in the directory's place is its own. Raises `ModelError` if several files could hold them."""
+    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. In place of
+    the directory, the path may be that of the file. Raises `ModelError` if several files could hold the weights."""
     if directory.suffix == ".gguf" and directory.is_file():
         return directory
     if any((directory / name).exists() for name in (INDEX, SINGLE)):

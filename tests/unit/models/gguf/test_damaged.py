@@ -115,7 +115,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
                               *reversed(struct.unpack("<QQ", data[after(data, "token_embd.weight") + 4 :][:16])))(data),
                               "shape"),
     "two tensors of one name": (swapped(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"), "twice"),
-    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no tensor .model.layers.0.self_attn.q_proj.weight"),
+    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no tensor .*attn.q_proj"),
     "five bytes more among the weights": (inserted(0.6, b"\1" * 5), "holds more than it lists"),
     "a row more among the weights": (inserted(0.9, bytes(ALIGNMENT)), "holds more than it lists"),
     "a byte more at the end": (inserted(1.0, b"\0"), "holds more than it lists"),

@@ -1,4 +1,4 @@
-"""GGUF files as models: logits of each architecture are those of the network of transformers that the file is made of."""
+"""GGUF files as models: the logits of each architecture are those of transformers' network that a file is made of."""
 
 from __future__ import annotations
 
