@@ -93,8 +93,8 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 
 def gguf_file(directory: Path) -> Path | None:
-    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. In place of
-    the directory, the path may be that of the file. Raises `ModelError` if several files could hold the weights."""
+    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. Instead of
+    the directory, the path may be the file itself. Raises `ModelError` if several files could hold the weights."""
     if directory.suffix == ".gguf" and directory.is_file():
         return directory
     if any((directory / name).exists() for name in (INDEX, SINGLE)):
