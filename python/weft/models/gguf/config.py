@@ -61,8 +61,8 @@ def _dtype(header: Header) -> str:
 
 def _inner(fields: Metadata) -> int:
     """The hidden size of MLPs, or of experts in a model that has nothing else."""
-    key = f"{fields.architecture}.feed_forward_length"
-    return fields.size("feed_forward_length" if key in fields else "expert_feed_forward_length")
+    expert = fields.size("expert_feed_forward_length", 0)
+    return fields.size("feed_forward_length", expert or None)
 
 
 def _scaling(header: Header, fields: Metadata, config: Config) -> Config | None:
