@@ -433,7 +433,7 @@ def load_model(
     _check_room(headers, device)
     with (
         torch.inference_mode(),
-        LoadProgress(directory, headers.stored_bytes) as progress,
+        LoadProgress(headers.directory, headers.stored_bytes) as progress,
         Checkpoint(directory, config, device, headers, progress) as weights,
     ):
         return build_model(model_class, config, weights)
