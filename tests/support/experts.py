@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tests.support.tiles import rounding
 from torch import Tensor
 
 from weft.ops.activation import Activation
@@ -25,7 +26,7 @@ class Layer:
 
     def packed(self, tiled: bool | None = None) -> Experts:
         biases = {"gate_bias": self.gate_bias, "up_bias": self.up_bias, "down_bias": self.down_bias}
-        return Experts(self.gate, self.up, self.down, self.activation, tiled=tiled, **biases)
+        return Experts(self.gate, self.up, self.down, self.activation, activations=rounding(tiled), **biases)
 
     def on(self, device: str | torch.device) -> Layer:
         moved = {key: None if value is None else value.to(device) for key, value in self._tensors().items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tests.support.tiles import rounding
 from torch import Tensor
 
 from weft.ops.latent import LatentQueries, LatentValues
@@ -53,10 +54,12 @@ class LatentLayer:
         self.kv_norm = Norm(torch.rand(sizes.latent, generator=generator) + 0.5, 1e-5)
 
     def queries(self, tiled: bool | None = None) -> LatentQueries:
-        return LatentQueries(self.q_up, self.k_up, self.q_norm, self.kv_norm, self.sizes.rotated, tiled=tiled)
+        return LatentQueries(
+            self.q_up, self.k_up, self.q_norm, self.kv_norm, self.sizes.rotated, activations=rounding(tiled)
+        )
 
     def values(self, tiled: bool | None = None) -> LatentValues:
-        return LatentValues(self.v_up, tiled=tiled)
+        return LatentValues(self.v_up, activations=rounding(tiled))
 
     def rows(self, count: int, seed: int = 0) -> Tensor:
         return torch.randn(count, self.sizes.width, generator=torch.Generator().manual_seed(seed))

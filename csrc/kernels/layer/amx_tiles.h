@@ -6,8 +6,18 @@
 // parts of up to kGroup rows, and the two sums of a row are added at the end. Rows of a tile do not influence each
 // other, so a row's result does not depend on its batch.
 
+constexpr std::int64_t kGroup = 8, kParts = 2, kGroupSums = kGroup * kParts * kPanel;
+constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of a tile; its 16-bit elements
+constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // 16-bit elements of a panel for one block of inputs
 constexpr std::int64_t kDepthBlocks = 6;  // blocks of weights that stay in the cache while groups of rows read them
 constexpr std::int64_t kLine = 64, kBlockLines = 2 * kTilesOfBlock / kLine, kPrefetchDistance = 4096;  // bytes
+
+inline std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
+
+// The bytes of a split group; its layout is [blocks, kParts, group, kBlock] in 16 bits.
+std::int64_t split_bytes(std::int64_t group, std::int64_t inputs) {
+  return blocks_of(inputs) * kParts * group * kBlock * 2;
+}
 
 // Returns `x` rounded to bfloat16 and leaves the remainder in `x`: 0 for an infinity, where inf - inf would be NaN.
 WEFT_INLINE __m256i take_part(__m512 &x) {
@@ -20,10 +30,10 @@ WEFT_INLINE __m256i take_part(__m512 &x) {
 
 // Splits groups begin..end-1 of the rows into bfloat16 parts, and writes each group to its place in `split`. Rows and
 // inputs that a tile lacks are zeros.
-void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split) {
-  const std::int64_t group = group_of(rows.count), part = group * kBlock;
+void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, char *split) {
+  const std::int64_t group = rows.group, part = group * kBlock;
   for (std::int64_t g = begin; g < end; ++g) {
-    std::uint16_t *to = split + g * split_size(group, rows.width);
+    auto *to = reinterpret_cast<std::uint16_t *>(split + g * split_bytes(group, rows.width));
     const std::int64_t valid = std::min(group, rows.count - g * group);
     for (std::int64_t b = 0; b < blocks_of(rows.width); ++b, to += kParts * part) {
       for (std::int64_t r = 0; r < group; ++r) {
@@ -104,7 +114,8 @@ WEFT_INLINE void add_blocks(const std::uint16_t *split, std::int64_t group, std:
 // Multiplies two groups by half of a panel's outputs, over all blocks of inputs. Each group has two of the four sum
 // tiles, so each tile of weights is loaded once for both groups.
 WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float *sums) {
-  const std::uint16_t *first = in.split, *second = first + split_size(in.group, in.width);
+  const auto *first = reinterpret_cast<const std::uint16_t *>(in.prepared);
+  const auto *second = reinterpret_cast<const std::uint16_t *>(in.prepared + in.group_bytes);
   zero_sums();
   for (std::int64_t b = 0; b < blocks_of(in.width); ++b, weights += kTilesOfBlock) {
     const char *next = reinterpret_cast<const char *>(weights) + kPrefetchDistance;
@@ -127,12 +138,14 @@ WEFT_INLINE void times_half(const Rows &in, const std::uint16_t *weights, float 
 
 // Multiplies split rows by one panel and applies the epilogue. `sums` is scratch memory, kGroupSums floats for each
 // group.
-WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
-  const auto *weights = reinterpret_cast<const std::uint16_t *>(panel);
+void times_panel(const Rows &in, const void *panel, float *sums, const Epilogue &out) {
+  const auto *weights = static_cast<const std::uint16_t *>(panel);
   const std::int64_t groups = groups_of(in), blocks = blocks_of(in.width);
+  const auto *rows = reinterpret_cast<const std::uint16_t *>(in.prepared);
+  shape_tiles(in.group);
   if (groups == 1) {
     zero_sums();
-    add_blocks(in.split, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kPrefetchDistance,
+    add_blocks(rows, in.group, blocks, weights, reinterpret_cast<const char *>(weights) + kPrefetchDistance,
                kBlockLines);
     store_sums(sums);
   } else if (groups == 2) {
@@ -141,15 +154,16 @@ WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums,
   }
   for (std::int64_t begin = 0; groups > 2 && begin < blocks; begin += kDepthBlocks) {
     const std::int64_t count = std::min(kDepthBlocks, blocks - begin), share = ceil_div(kBlockLines, groups);
-    const std::uint16_t *split = in.split + begin * kParts * in.group * kBlock;
+    const std::uint16_t *split = rows + begin * kParts * in.group * kBlock;
     const std::uint16_t *those = weights + begin * kTilesOfBlock, *next = those + count * kTilesOfBlock;
-    for (std::int64_t g = 0; g < groups; ++g, split += split_size(in.group, in.width)) {
+    for (std::int64_t g = 0; g < groups; ++g, split += in.group_bytes / 2) {
       begin == 0 ? zero_sums() : load_sums(sums + g * kGroupSums);
       const std::int64_t done = g * share, lines = std::max<std::int64_t>(std::min(share, kBlockLines - done), 0);
       add_blocks(split, in.group, count, those, reinterpret_cast<const char *>(next) + done * count * kLine, lines);
       store_sums(sums + g * kGroupSums);
     }
   }
+  _tile_release();
   for (std::int64_t r = 0; r < in.count; ++r) {
     const float *parts = sums + r / in.group * kGroupSums + r % in.group * kPanel;
     const std::int64_t part = in.group * kPanel;
@@ -158,17 +172,7 @@ WEFT_INLINE void times_panel(const Rows &in, const BFloat16 *panel, float *sums,
   }
 }
 
-struct AmxTiles {
-  static constexpr bool kTiled = true;
-  static void times(const Rows &in, const BFloat16 *panel, float *sums, const Epilogue &out) {
-    times_panel(in, panel, sums, out);
-  }
-};
+std::int64_t scratch(std::int64_t rows, std::int64_t) { return ceil_div(rows, kGroup) * kGroupSums; }
 
-void multiply_amx_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
-  shape_tiles(in.group);
-  multiply_panels<BFloat16, AmxTiles>(call, in, scratch, begin, end);
-  _tile_release();
-}
-
-const AmxKernels kAmxKernels = {multiply_amx_panels, split_rows};
+const PanelKernel kTwoBFloat16 = {times_panel, scratch, 2};
+const RowKernel kTwoBFloat16Rows = {kGroup, 48, split_bytes, split_rows};

@@ -48,13 +48,13 @@ void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
   const bool is_packed = call.layout != EmbedLayout::kRows;
   if (call.layout == EmbedLayout::kTiles)
     read_tiles(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kFloat16 && is_packed)
+  else if (call.format == Format::kFloat16 && is_packed)
     read_panels(static_cast<const Half *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kFloat16)
+  else if (call.format == Format::kFloat16)
     widen_halves(static_cast<const Half *>(call.weight) + at, out, call.width);
-  else if (call.dtype == DType::kBFloat16 && is_packed)
+  else if (call.format == Format::kBFloat16 && is_packed)
     read_panels(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kBFloat16)
+  else if (call.format == Format::kBFloat16)
     widen_bfloats(static_cast<const BFloat16 *>(call.weight) + at, out, call.width);
   else if (is_packed)
     read_panels(static_cast<const float *>(call.weight), token, out, call.width);

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/logits.h"
+#include "kernels/layer/formats.h"
 
 namespace weft {
 
@@ -14,7 +14,7 @@ enum class EmbedLayout { kRows, kPanels, kTiles };
 // out[r] = weight[tokens[r]] * scale, in float32. Ids outside [0, vocab) are clamped.
 struct EmbedCall {
   const void *weight;  // [vocab, width] in `layout`
-  DType dtype;         // tiles are bfloat16
+  Format format;       // tiles are bfloat16
   EmbedLayout layout;
   const std::int64_t *tokens;
   float *out;

@@ -144,7 +144,8 @@ WEFT_INLINE void widen_weights(const W *from, std::int64_t count, float *to) {
 // block of inputs before the next, so that the weights are read from memory once. If there are many, weights of 16 bits
 // are widened once for all of them. After the sums of the rows, `partial` has memory for kDepthBlock widened inputs.
 template <class W>
-void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
+void times_panel(const Rows &in, const void *weights, float *partial, const Epilogue &out) {
+  const W *panel = static_cast<const W *>(weights);
   const std::int64_t tiles = ceil_div(in.count, kMaxTileRows);
   if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
@@ -190,9 +191,8 @@ WEFT_INLINE void finish(const LinearCall &call, std::int64_t row, std::int64_t f
 // Applies `function` and what follows it to one panel of outputs. `gates` and `ups` are [rows, kPanel] each; `ups` is
 // null without gates.
 template <class F>
-WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups,
+WEFT_INLINE void activate(const LinearCall &call, const Panel &panel, const float *gates, const float *ups,
                           F function) {
-  const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
   const float limit = call.activation.limit, shift = call.activation.shift;
   for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel) {
     float product[kPanel];
@@ -205,11 +205,11 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
     } else {
       for (std::int64_t n = 0; n < kPanel; ++n) product[n] = function(gates[n]);
     }
-    finish(call, r, first, valid, product);
+    finish(call, r, panel.first, panel.valid, product);
   }
 }
 
-WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
+WEFT_INLINE void activate(const LinearCall &call, const Panel &panel, const float *gates, const float *ups) {
   const float slope = call.activation.slope;
   switch (call.activation.function) {
     case Function::kNone:
@@ -228,33 +228,18 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
   }
 }
 
-struct VectorTiles {
-  static constexpr bool kTiled = false;
-  template <class W>
-  static void times(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
-    times_panel(in, panel, partial, out);
-  }
-};
-
-// `scratch` has memory for gates and ups, [rows, kPanel] each, and for the partial sums of `Tiles`.
-template <class W, class Tiles>
-void multiply_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
-  const W *panels = static_cast<const W *>(call.panels);
-  const std::int64_t size = panel_size(call.inputs, Tiles::kTiled);
+void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch) {
   const bool is_plain = call.activation.function == Function::kNone && call.scale == 1 && call.softcap <= 0;
+  if (is_plain && !call.gated) return panel.kernel->times(in, panel.weights, scratch, epilogue_of(call, panel));
   float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
-  for (std::int64_t panel = begin; panel < end; ++panel) {
-    if (call.gated) {
-      Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
-      Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
-      activate(call, panel, gates, ups);
-    } else if (is_plain) {
-      Tiles::times(in, panels + panel * size, sums, epilogue_of(call, panel));
-    } else {
-      Tiles::times(in, panels + panel * size, sums, scratch_epilogue(call, panel, gates, 0));
-      activate(call, panel, gates, nullptr);
-    }
-  }
+  panel.kernel->times(in, panel.weights, sums, scratch_epilogue(call, panel, gates, 0));
+  if (call.gated) panel.ups_kernel->times(in, panel.ups, sums, scratch_epilogue(call, panel, ups, call.outputs));
+  activate(call, panel, gates, call.gated ? ups : nullptr);
+}
+
+// The floats that times_panel needs: sums of the rows, and a block of widened weights.
+std::int64_t scratch(std::int64_t rows, std::int64_t inputs) {
+  return rows * kPanel + std::min(inputs, kDepthBlock) * kPanel;
 }
 
 void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
@@ -287,5 +272,6 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
 }
 
 const VectorKernels kVectorKernels = {
-    {multiply_panels<float, VectorTiles>, multiply_panels<Half, VectorTiles>, multiply_panels<BFloat16, VectorTiles>},
+    {{times_panel<float>, scratch, 1}, {times_panel<Half>, scratch, 1}, {times_panel<BFloat16>, scratch, 1}},
+    multiply_panel,
     norm_rows};

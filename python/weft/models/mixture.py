@@ -15,6 +15,7 @@ from weft.models.config import MixtureConfig, ModelConfig
 from weft.models.matrices import Matrices
 from weft.models.residual import Residual
 from weft.ops.experts import Experts
+from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
@@ -90,7 +91,7 @@ def make_mixture(
 def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
     """The product that gives a mixture's logits. Neither they nor its inputs are rounded, because that could change the
     choice: logits are float32, and no tiles multiply."""
-    return Linear(weight, bias, out_dtype=torch.float32, tiled=False)
+    return Linear(weight, bias, out_dtype=torch.float32, activations=Activations.FLOAT32)
 
 
 def separate_experts(

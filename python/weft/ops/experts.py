@@ -16,9 +16,10 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
+from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack, packed_shape, uses_tiles
+from weft.ops.packing import Packed, activations_of, pack, packed_shape
 
 
 class Experts:
@@ -28,7 +29,7 @@ class Experts:
         sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them.
     gate_bias, up_bias: [E, I], down_bias: [E, H], or None. An MLP with gates has both of the first two, or none.
     dtype: of the stored weights; by default that of the given ones.
-    tiled: as in `Linear`.
+    activations: as in `Linear`.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Experts:
         up_bias: Tensor | None = None,
         down_bias: Tensor | None = None,
         dtype: torch.dtype | None = None,
-        tiled: bool | None = None,
+        activations: Activations | None = None,
     ) -> None:
         require(gate is not None or gate_bias is None, "experts without gates take no gate_bias")
         require(
@@ -53,12 +54,13 @@ class Experts:
         )
         require(len(up) > 0, "there must be at least one expert")
         self.activation, self.gated = activation, gate is not None
-        self.up, (self.inner, self.num_inputs) = _packed([up] if gate is None else [gate, up], dtype, tiled)
-        self.down, (self.num_outputs, inner) = _packed([down], dtype, tiled)
-        self.num_experts = self.up.shape[0]
+        ups = [up] if gate is None else [gate, up]
+        self.up, (self.inner, self.num_inputs) = _packed(ups, dtype, activations)
+        self.down, (self.num_outputs, inner) = _packed([down], dtype, activations)
+        self.num_experts = len(up)
         require(
-            inner == self.inner and self.down.shape[0] == self.num_experts,
-            f"{self.down.shape[0]} down projections of {inner} inputs do not fit {self.num_experts} up projections of "
+            inner == self.inner and len(down) == self.num_experts,
+            f"{len(down)} down projections of {inner} inputs do not fit {self.num_experts} up projections of "
             f"{self.inner} outputs",
         )
         # The kernels add biases to sums in float32.
@@ -93,8 +95,8 @@ class Experts:
         require(x.shape[-1] == self.num_inputs, f"x must be [N, {self.num_inputs}], not {list(x.shape)}")
         act = self.activation
         _EXPERTS(
-            x, index, weights, self.up, self.down, self.up_bias, self.down_bias, self.inner, self.gated,
-            int(act.function), act.slope, act.limit, act.shift, out, live, residual,
+            x, index, weights, *self.up, *self.down, self.up_bias, self.down_bias, self.num_experts, self.inner,
+            self.gated, int(act.function), act.slope, act.limit, act.shift, out, live, residual,
         )  # fmt: skip
         return out
 
@@ -110,18 +112,19 @@ def _joined(gate: Tensor | None, up: Tensor | None) -> Tensor | None:
 
 
 def _packed(
-    parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype | None, tiled: bool | None
-) -> tuple[Tensor, tuple[int, int]]:
+    parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype | None, wanted: Activations | None
+) -> tuple[Packed, tuple[int, int]]:
     """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
     Returns the tensor and the shape of a matrix."""
-    memory, num_outputs, num_inputs, tiles = torch.empty(0), 0, 0, False
+    memory, num_outputs, num_inputs, chosen = torch.empty(0), 0, 0, Activations.FLOAT32
     for expert in range(len(parts[0])):
         matrices = [part[expert] for part in parts]
         if expert == 0:
             first = matrices[0]
             num_outputs, num_inputs = first.shape
             stored = dtype or first.dtype
-            tiles = uses_tiles([stored], first.device, tiled)
+            chosen = activations_of([stored], first.device, wanted)
+            tiles = chosen is not Activations.FLOAT32
             if first.device.type == "cpu":
                 sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)
                 memory = reserved((len(parts[0]), *sizes), stored)
@@ -137,7 +140,9 @@ def _packed(
             pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
         elif not memory.is_meta:  # torch would import its compiler to concatenate
             torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
-    return memory, (num_outputs, num_inputs)
+    if memory.device.type != "cpu":
+        return Packed(memory), (num_outputs, num_inputs)
+    return Packed(memory, (DENSE_FORMATS[memory.dtype], num_outputs, 0), chosen), (num_outputs, num_inputs)
 
 
 def _experts_cpu(
@@ -145,9 +150,14 @@ def _experts_cpu(
     index: Tensor,
     weights: Tensor,
     up: Tensor,
+    up_parts: Sequence[int],
+    up_activations: int,
     down: Tensor,
+    down_parts: Sequence[int],
+    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
+    num_experts: int,
     inner: int,
     gated: bool,
     function: int,
@@ -161,9 +171,9 @@ def _experts_cpu(
     require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out, residual)
     kernel = _core.experts_cpu(
-        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
-        address(up_bias), address(down_bias), DTYPE_CODES[up.dtype], gated, up.dim() > 4, function, slope, limit,
-        shift, x.shape[0], x.shape[1], inner, up.shape[0], index.shape[1], x.stride(0), out.stride(0),
+        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), up_parts, up_activations,
+        down.data_ptr(), down_parts, down_activations, address(up_bias), address(down_bias), gated, function, slope,
+        limit, shift, x.shape[0], x.shape[1], inner, num_experts, index.shape[1], x.stride(0), out.stride(0),
         torch.get_num_threads(), address(live), address(residual), 0 if residual is None else residual.stride(0),
     )  # fmt: skip
     run_kernel("experts", kernel)
@@ -193,9 +203,14 @@ def _experts_cuda(
     index: Tensor,
     weights: Tensor,
     up: Tensor,
+    up_parts: Sequence[int],
+    up_activations: int,
     down: Tensor,
+    down_parts: Sequence[int],
+    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
+    num_experts: int,
     inner: int,
     gated: bool,
     function: int,
@@ -232,9 +247,10 @@ def _experts_cuda(
 
 
 _EXPERTS = register(
-    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias,"
-    " int inner, bool gated, int function, float slope, float limit, float shift, Tensor(a!) out,"
-    " Tensor? live=None, Tensor? residual=None) -> ()",
+    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, int[] up_parts, int up_activations, Tensor down,"
+    " int[] down_parts, int down_activations, Tensor? up_bias, Tensor? down_bias, int num_experts, int inner,"
+    " bool gated, int function, float slope, float limit, float shift, Tensor(a!) out, Tensor? live=None,"
+    " Tensor? residual=None) -> ()",
     cpu=_experts_cpu,
     cuda=_experts_cuda,
 )

@@ -10,8 +10,9 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-On a processor with AMX, its tiles multiply weights in bfloat16. They use 17 bits of an activation and another order of
-summation, so the last bits of results differ from those on other processors.
+Some products round their input rows (`Activations`). On a processor with AMX, its tiles multiply weights in bfloat16.
+They use 17 bits of an activation and another order of summation, so the last bits of results differ from those on other
+processors.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack, uses_tiles
+from weft.ops.formats import Activations
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.packing import Packed, activations_of, pack_matrix
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
@@ -70,8 +72,8 @@ class Linear:
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
-        possible.
+    activations: how the product rounds its input rows; by default as is fastest for the weight's dtype. Raises
+        `InputError` if that is not possible.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class Linear:
         scale: float = 1.0,
         softcap: float = 0.0,
         out_dtype: torch.dtype | None = None,
-        tiled: bool | None = None,
+        activations: Activations | None = None,
     ) -> None:
         parts = [weight] if isinstance(weight, Tensor) else list(weight)
         self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if gated else 1)
@@ -92,11 +94,16 @@ class Linear:
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        has_tiles = uses_tiles((part.dtype for part in parts), parts[0].device, tiled)
+        chosen = activations_of((part.dtype for part in parts), parts[0].device, activations)
         if parts[0].device.type == "cpu":
-            self.weight = pack(parts, 2 if gated else 1, has_tiles)
+            self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:
-            self.weight = _joined(parts)
+            self.packed = Packed(_joined(parts))
+
+    @property
+    def weight(self) -> Tensor:
+        """The memory of the packed weight."""
+        return self.packed.memory
 
     def __call__(
         self,
@@ -121,7 +128,7 @@ class Linear:
             out = x.new_empty(x.shape[0], self.num_outputs, dtype=self.out_dtype)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         _LINEAR(
-            x, self.weight, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
+            x, *self.packed, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
             *_parts(added, x, residual),
         )  # fmt: skip
         return out
@@ -131,7 +138,7 @@ def multiply(x: Tensor, weight: Tensor, norm: Norm | None, live: Tensor | None =
     """The product of `Linear` on CUDA, for a weight [out, in]."""
     out = x.new_empty(x.shape[0], weight.shape[0])
     norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    _LINEAR(x, weight, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    _LINEAR(x, weight, (), Activations.FLOAT32, None, norm_weight, eps, None, *Epilogue(), out, None, live)
     return out
 
 
@@ -175,7 +182,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 def _linear_cpu(
     x: Tensor,
-    panels: Tensor,
+    weight: Tensor,
+    parts: Sequence[int],
+    activations: int,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -197,10 +206,10 @@ def _linear_cpu(
 ) -> None:
     _check(x, norm, residual, out, also, added, added_norm, total)
     kernel = _core.linear_cpu(
-        x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
+        x.data_ptr(), weight.data_ptr(), parts, activations, address(bias), address(norm),
         address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
         _row_stride(residual), out.stride(0), _row_stride(also), eps, gated, function, slope, limit,
-        shift, scale, softcap, panels.dim() == 5, torch.get_num_threads(), address(live), address(added),
+        shift, scale, softcap, torch.get_num_threads(), address(live), address(added),
         address(added_norm), _row_stride(added), added_eps, address(total), _row_stride(total),
     )  # fmt: skip
     run_kernel("gated_linear" if gated else "linear", kernel)
@@ -220,6 +229,8 @@ def _check(*tensors: Tensor | None) -> None:
 def _linear_cuda(
     x: Tensor,
     weight: Tensor,
+    parts: Sequence[int],
+    activations: int,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -329,8 +340,8 @@ def _add_norm_cuda(
 
 
 _LINEAR = register(
-    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool gated,"
-    " int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
+    "linear(Tensor x, Tensor weight, int[] parts, int activations, Tensor? bias, Tensor? norm, float eps,"
+    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
     " Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None, Tensor? added_norm=None, float added_eps=0.0,"
     " Tensor(c!)? total=None) -> ()",
     cpu=_linear_cpu,

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft import _core
+from weft.ops.formats import DENSE_FORMATS, Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import require
 
@@ -23,12 +25,36 @@ MAX_THREADS = 4
 PIECE_BYTES = 4 << 20
 
 
-def uses_tiles(dtypes: Iterable[torch.dtype], device: torch.device, tiled: bool | None) -> bool:
-    """Whether matrices of `dtypes` on `device` are packed for AMX's tiles: by default if that is possible, or as
-    `tiled` says. Raises `InputError` if that is True and not possible."""
-    can_tile = device.type == "cpu" and {*dtypes} == {torch.bfloat16} and bool(_core.has_tiles())
-    require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
-    return can_tile and tiled is not False
+class Packed(NamedTuple):
+    """A matrix in the layout of the CPU's kernels, or on CUDA as its kernels read it.
+
+    memory: the panels, part by part; on CUDA a dense matrix [out, in].
+    parts: three numbers for each part of the matrix: its format, its outputs, and the offset of its panels in bytes. A
+        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA: ().
+    activations: how products round their input rows.
+    """
+
+    memory: Tensor
+    parts: tuple[int, ...] = ()
+    activations: Activations = Activations.FLOAT32
+
+
+def activations_of(
+    dtypes: Iterable[torch.dtype], device: torch.device, wanted: Activations | None
+) -> Activations:
+    """How products with matrices of `dtypes` on `device` round their input rows: as `wanted`, by default as is fastest.
+    Raises `InputError` if that is not possible."""
+    can_tile = (
+        device.type == "cpu"
+        and {*dtypes} == {torch.bfloat16}
+        and _core.can_multiply(Format.BF16, Activations.TWO_BFLOAT16)
+    )
+    chosen = wanted if wanted is not None else Activations.TWO_BFLOAT16 if can_tile else Activations.FLOAT32
+    require(
+        chosen is Activations.FLOAT32 or (can_tile and chosen is Activations.TWO_BFLOAT16),
+        "tiles need weights in bfloat16 on the CPU, and a processor with AMX",
+    )
+    return chosen
 
 
 class PackingThreads:
@@ -128,6 +154,13 @@ def pack(
                 place += prod(piece.shape[:-1])
         first += count
     return packed
+
+
+def pack_matrix(parts: Sequence[Tensor], num_groups: int, activations: Activations) -> Packed:
+    """`pack` for products that round their input rows by `activations`."""
+    memory = pack(parts, num_groups, activations is not Activations.FLOAT32)
+    num_outputs = sum(prod(part.shape[:-1]) for part in parts) // num_groups
+    return Packed(memory, (DENSE_FORMATS[memory.dtype], num_outputs, 0), activations)
 
 
 def pack_each(matrices: Tensor, is_tiled: bool) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.attention import Rows
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.formats import DENSE_FORMATS
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Linear, Norm
 
 _LAYOUTS = {2: 0, 3: 1, 5: 2}
@@ -112,7 +113,7 @@ def _embed_cpu(
 ) -> None:
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), out.data_ptr(),
+        weight.data_ptr(), DENSE_FORMATS[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), out.data_ptr(),
         tokens.shape[0], vocab or weight.shape[0], out.shape[1], scale, address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
@@ -145,7 +146,7 @@ def _join_cpu(
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
+        weight.data_ptr(), DENSE_FORMATS[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
         embed_norm.data_ptr(), hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab or weight.shape[0],
         hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, address(live),
     )  # fmt: skip

@@ -87,7 +87,7 @@ def test_values_are_transformers(
                 parameter.copy_(parameter.to(dtype))
     expected = [run(module, "eager", rows) for rows in (1, 9, 40)]
     packed = pack_experts(module, dtype)
-    assert packed.activation == activation and packed.up.dtype is (dtype or torch.float32)
+    assert packed.activation == activation and packed.up.memory.dtype is (dtype or torch.float32)
     assert not list(module.parameters())
     for rows, values in zip((1, 9, 40), expected, strict=True):
         tolerance = 1e-4 if dtype else 1e-5

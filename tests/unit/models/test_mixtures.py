@@ -106,6 +106,6 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
 def test_routers_are_not_multiplied_in_tiles() -> None:
     """Tiles round the activations, which could change the choice."""
     weight = torch.randn(64, 32).bfloat16()
-    with patch.object(_core, "has_tiles", return_value=True):
+    with patch.object(_core, "can_multiply", return_value=True):
         assert Linear(weight).weight.dim() == 5
         assert mixture.make_router([weight]).weight.dim() == 3

@@ -13,10 +13,10 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.support.tiles import HAS_TILES
 from torch import Tensor
 
 from support.engine.random_model import random_model
-from weft import _core
 from weft.config import package_model_path
 from weft.core.request import OWN_NAMES
 from weft.engine.admission import can_grow, shorten
@@ -112,7 +112,7 @@ def test_tensors_of_several_dtypes_are_each_read_as_they_are(checkpoint: Path) -
     edit_weights(checkpoint, lambda t: t.update({down: t[down].bfloat16()}))
     mixed = logits(load_model(checkpoint))
     edit_weights(checkpoint, lambda t: t.update({down: t[down].float()}))
-    tolerance = 1e-4 if _core.has_tiles() else 0.0  # tiles of AMX add up in an order of their own
+    tolerance = 1e-4 if HAS_TILES else 0.0  # tiles of AMX add up in an order of their own
     torch.testing.assert_close(logits(load_model(checkpoint)), mixed, rtol=tolerance, atol=tolerance)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+from tests.support.tiles import NEEDS_AMX
 from torch import Tensor
 
 from support.captured import Captured
@@ -18,7 +19,7 @@ from weft.ops.activation import Activation, Function
 from weft.ops.experts import Experts
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
+
 KINDS = (
     *(pytest.param((dtype, False), id=str(dtype).removeprefix("torch.")) for dtype in DTYPES),
     pytest.param((torch.bfloat16, True), id="tiles", marks=NEEDS_AMX),
@@ -232,7 +233,7 @@ def test_views_and_lazy_matrices_are_packed_expert_by_expert() -> None:
     assert torch.equal(Experts(*lazy, SILU)(*given), expected)
     assert all(matrices.read == list(range(5)) for matrices in lazy)
     narrow = Experts(layer.gate.float(), layer.up.float(), layer.down.float(), SILU, dtype=torch.float16)
-    assert narrow.up.dtype is torch.float16 and torch.equal(narrow(*given), expected)
+    assert narrow.up.memory.dtype is torch.float16 and torch.equal(narrow(*given), expected)
 
 
 def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,5 +269,5 @@ def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) 
         Experts(layer.gate, layer.up, layer.down, SILU, dtype=torch.float64)
     with pytest.raises(InputError, match="tiles need"):
         layer.packed(tiled=True)
-    monkeypatch.setattr(_core, "has_tiles", lambda: False)
-    assert Experts(None, layer.up, layer.down, SILU, dtype=torch.bfloat16).up.dim() == 4
+    monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
+    assert Experts(None, layer.up, layer.down, SILU, dtype=torch.bfloat16).up.memory.dim() == 4

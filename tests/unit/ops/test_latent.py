@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.tiles import NEEDS_AMX
 from torch import Tensor
 
 from support.latent import LatentLayer, Sizes
-from weft import _core
 from weft.errors import InputError
 from weft.models.memory import Pages
 from weft.ops.attention import Heads, Rows, attend
+from weft.ops.formats import Activations
 from weft.ops.latent import LatentQueries, LatentValues
 from weft.ops.linear import Linear, Norm
 
@@ -25,7 +26,7 @@ SIZES = (
 )
 TILED = [
     False,
-    pytest.param(True, marks=pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")),
+    pytest.param(True, marks=NEEDS_AMX),
 ]
 
 
@@ -40,7 +41,7 @@ def test_products_are_those_in_float64(sizes: Sizes, count: int) -> None:
     torch.testing.assert_close(got.double(), wanted, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
+@NEEDS_AMX
 @pytest.mark.parametrize("count", [1, 9, 230])
 def test_tiles_give_the_same_to_17_bits(count: int) -> None:
     layer = LatentLayer(SIZES[3])
@@ -91,14 +92,25 @@ def test_rows_that_are_not_live_are_neither_read_nor_written(live: int, tiled: b
     count, live = torch.tensor([live]), min(live, 230)
     x[live:], attended[live:] = float("nan"), float("nan")
     out = torch.full_like(wanted_queries, 7.0)
-    q_up = None if queries.q_up is None else queries.q_up.weight
+    q_up = (None, (), 0) if queries.q_up is None else queries.q_up.packed
     q_norm, norm = None if queries.q_norm is None else queries.q_norm.weight, layer.kv_norm
     torch.ops.weft.latent_queries(
-        x, q_up, q_norm, 1e-6, queries.k_up, norm.weight, norm.eps, 24, 8, out, count
+        x,
+        *q_up,
+        q_norm,
+        1e-6,
+        queries.k_up.memory,
+        queries.k_up.activations,
+        norm.weight,
+        norm.eps,
+        24,
+        8,
+        out,
+        count,
     )
     assert torch.equal(out[:live], wanted_queries[:live]) and bool((out[live:] == 7).all())
     out = torch.full_like(wanted_values, 7.0)
-    torch.ops.weft.latent_values(attended, values.v_up, out, count)
+    torch.ops.weft.latent_values(attended, values.v_up.memory, values.v_up.activations, out, count)
     assert torch.equal(out[:live], wanted_values[:live]) and bool((out[live:] == 7).all())
     assert torch.equal(queries(x, count)[:live], wanted_queries[:live])
     assert torch.equal(values(attended, count)[:live], wanted_values[:live])
@@ -140,7 +152,7 @@ def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(InputError, match="the last dimension must be contiguous"):
         layer.values()(torch.zeros(256, 2).t())
     with pytest.raises(InputError, match="tiles need weights in bfloat16"):
-        LatentValues(layer.v_up, tiled=True)
+        LatentValues(layer.v_up, activations=Activations.TWO_BFLOAT16)
 
 
 @pytest.mark.parametrize("query", [24, None])
@@ -206,10 +218,12 @@ class AbsorbedLayer:
         if first is None:
             first, q_up = weights["q_a_proj.weight"], weights["q_b_proj.weight"]
             q_norm = Norm(module.q_a_layernorm.weight.detach(), module.q_a_layernorm.variance_epsilon)
-        self.down = Linear([first, weights["kv_a_proj_with_mqa.weight"]], tiled=False)
-        self.queries = LatentQueries(q_up, kv_up[:, :nope], q_norm, kv_norm, rotated, tiled=False)
-        self.values = LatentValues(kv_up[:, nope:], tiled=False)
-        self.out = Linear(weights["o_proj.weight"], tiled=False)
+        self.down = Linear([first, weights["kv_a_proj_with_mqa.weight"]], activations=Activations.FLOAT32)
+        self.queries = LatentQueries(
+            q_up, kv_up[:, :nope], q_norm, kv_norm, rotated, activations=Activations.FLOAT32
+        )
+        self.values = LatentValues(kv_up[:, nope:], activations=Activations.FLOAT32)
+        self.out = Linear(weights["o_proj.weight"], activations=Activations.FLOAT32)
         cos, sin = rotation(config, 64)
         table = torch.stack((cos[0, :, : rotated // 2], sin[0, :, : rotated // 2]), -1).contiguous()
         self.heads = Heads(heads, table, module.scaling, first_rotated=latent)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.support.tiles import NEEDS_AMX, rounding
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,10 +16,11 @@ from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
 from weft.ops.activation import SWIGLU, Activation, Function
+from weft.ops.formats import Activations
 from weft.ops.linear import Added, Linear, Norm, add_norm
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
+
 KINDS = (
     *(pytest.param((dtype, False), id=str(dtype).removeprefix("torch.")) for dtype in DTYPES),
     pytest.param((torch.bfloat16, True), id="tiles", marks=NEEDS_AMX),
@@ -57,7 +59,10 @@ def test_values_are_torchs(outputs: int, inputs: int, kind: tuple[torch.dtype, b
     dtype, tiled = kind
     weight, bias = weights(outputs, inputs, dtype), torch.randn(outputs)
     norm = Norm(torch.rand(inputs) + 0.5, 1e-5)
-    plain, biased = Linear(weight, tiled=tiled), Linear(weight, bias, tiled=tiled)
+    plain, biased = (
+        Linear(weight, activations=rounding(tiled)),
+        Linear(weight, bias, activations=rounding(tiled)),
+    )
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17, 31):
         x = torch.randn(rows, inputs + 3)[:, 1 : inputs + 1]  # rows any distance apart
         product = x.double() @ weight.double().T
@@ -83,7 +88,7 @@ def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has
     weight = weights(2 * inner, 48, dtype)
     bias = torch.randn(2 * inner) if has_bias else None
     linear, norm = (
-        Linear(weight, bias, activation=SWIGLU, gated=True, tiled=tiled),
+        Linear(weight, bias, activation=SWIGLU, gated=True, activations=rounding(tiled)),
         Norm(torch.rand(48) + 0.5, 1e-6),
     )
     for rows in (1, 4, 7, 20, 70):
@@ -112,7 +117,13 @@ def test_sums_are_activated_then_scaled_then_capped(
         )
         activation = Activation(function, slope=1.5, limit=1.2, shift=0.5)
         linear = Linear(
-            weight, bias, activation=activation, gated=gated, scale=scale, softcap=softcap, tiled=tiled
+            weight,
+            bias,
+            activation=activation,
+            gated=gated,
+            scale=scale,
+            softcap=softcap,
+            activations=rounding(tiled),
         )
         for rows in (1, 7, 20, 70):
             x, residual = 2 * torch.randn(rows, 48), torch.randn(rows, results + 3)[:, :results]
@@ -133,8 +144,10 @@ def test_sums_are_activated_then_scaled_then_capped(
 def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], outputs: int) -> None:
     dtype, tiled = kind
     norm = Norm(torch.rand(192) + 0.5, 1e-5)
-    linear = Linear(weights(outputs, 192, dtype), tiled=tiled)
-    swiglu = Linear(weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, tiled=tiled)
+    linear = Linear(weights(outputs, 192, dtype), activations=rounding(tiled))
+    swiglu = Linear(
+        weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, activations=rounding(tiled)
+    )
     x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
@@ -148,8 +161,10 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
 def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtype, bool]) -> None:
     dtype, tiled = kind
     rows, norm = 150, Norm(torch.rand(96) + 0.5, 1e-5)
-    plain = Linear(weights(400, 96, dtype), torch.randn(400), tiled=tiled)
-    swiglu = Linear(weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, tiled=tiled)
+    plain = Linear(weights(400, 96, dtype), torch.randn(400), activations=rounding(tiled))
+    swiglu = Linear(
+        weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, activations=rounding(tiled)
+    )
     x, residual = torch.randn(rows, 96), torch.randn(rows, 400)
     expected = plain(x[:live], norm, residual=residual[:live]), swiglu(x[:live], norm)
     x[live:], residual[live:] = float("nan"), float("nan")
@@ -167,14 +182,14 @@ def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) -> None:
     weight, x = weights(300, 96, dtype), torch.randn(9, 96)
-    assert torch.equal(Linear(weight, tiled=False)(x), Linear(weight.float())(x))
+    assert torch.equal(Linear(weight, activations=Activations.FLOAT32)(x), Linear(weight.float())(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_every_number_of_16_bits_is_widened_exactly(dtype: torch.dtype) -> None:
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     numbers = numbers[numbers.isfinite()]
-    out = Linear(numbers[:, None].contiguous(), tiled=False)(torch.ones(1, 1))
+    out = Linear(numbers[:, None].contiguous(), activations=Activations.FLOAT32)(torch.ones(1, 1))
     assert torch.equal(out[0], numbers.float())
 
 
@@ -182,14 +197,18 @@ def test_every_number_of_16_bits_is_widened_exactly(dtype: torch.dtype) -> None:
 def test_tiles_take_weights_exactly_and_floats_nearly() -> None:
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     numbers = numbers[numbers.isfinite() & (numbers.float().abs() >= 2.0**-126)]
-    out = Linear(numbers[:, None].contiguous(), tiled=True)(torch.ones(1, 1))
+    out = Linear(numbers[:, None].contiguous(), activations=Activations.TWO_BFLOAT16)(torch.ones(1, 1))
     assert torch.equal(out[0], numbers.float())
     x = torch.randn(10_000, 1) * torch.logspace(-20, 20, 10_000)[:, None]
-    ones = Linear(torch.ones(1, 1).bfloat16(), tiled=True)(x)
+    ones = Linear(torch.ones(1, 1).bfloat16(), activations=Activations.TWO_BFLOAT16)(x)
     assert ((ones - x).abs() <= 2.0**-17 * x.abs()).all()
     ends = torch.tensor([[torch.inf], [-torch.inf], [torch.nan]])
     torch.testing.assert_close(
-        Linear(torch.ones(1, 1).bfloat16(), tiled=True)(ends), ends, equal_nan=True, rtol=0, atol=0
+        Linear(torch.ones(1, 1).bfloat16(), activations=Activations.TWO_BFLOAT16)(ends),
+        ends,
+        equal_nan=True,
+        rtol=0,
+        atol=0,
     )
 
 
@@ -201,7 +220,7 @@ def test_a_norm_of_other_rows_is_added_first(
 ) -> None:
     dtype, tiled = kind
     for inputs, outputs in ((31, 70), (192, 300)):
-        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), tiled=tiled)
+        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), activations=rounding(tiled))
         norm, after = Norm(torch.rand(inputs) + 0.5, 1e-5), Norm(torch.rand(inputs) + 0.5, 1e-6)
         before = norm if has_norm else None
         for rows in (1, 7, 17, 120):
@@ -258,10 +277,10 @@ def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:
 
 def test_tiles_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="bfloat16"):
-        Linear(torch.randn(4, 4), tiled=True)
-    monkeypatch.setattr(_core, "has_tiles", lambda: False)
+        Linear(torch.randn(4, 4), activations=Activations.TWO_BFLOAT16)
+    monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
     with pytest.raises(InputError, match="AMX"):
-        Linear(torch.randn(4, 4).bfloat16(), tiled=True)
+        Linear(torch.randn(4, 4).bfloat16(), activations=Activations.TWO_BFLOAT16)
     assert Linear(torch.randn(4, 4).bfloat16()).weight.dim() == 3
 
 

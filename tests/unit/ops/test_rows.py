@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.tiles import NEEDS_AMX, rounding
 from torch.nn import functional as F
 
-from weft import _core
 from weft.errors import InputError
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import copy_rows_, embed, join_norms, take_rows
@@ -16,7 +16,7 @@ KINDS = (
     *((dtype, False) for dtype in DTYPES),
     pytest.param(
         (torch.bfloat16, True),
-        marks=pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX"),
+        marks=NEEDS_AMX,
     ),
 )
 """Dtypes of a `Linear`, and whether it stores AMX tiles."""
@@ -39,7 +39,7 @@ def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
     dtype, tiled = kind
     for vocab in (1, 16, 64, 130):
         weight = torch.randn(vocab, width).to(dtype)
-        linear, tokens = Linear(weight, tiled=tiled), torch.randperm(vocab)
+        linear, tokens = Linear(weight, activations=rounding(tiled)), torch.randperm(vocab)
         assert torch.equal(embed(linear, tokens, torch.float32), weight[tokens].float())
         scaled = embed(linear, tokens, torch.float32, scale=5.5)
         assert torch.equal(scaled, weight[tokens].float() * 5.5)
