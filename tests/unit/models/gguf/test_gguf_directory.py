@@ -88,7 +88,7 @@ def test_a_cached_file_is_found_without_reading_it(file: Path) -> None:
     model_directory(file)
     code = (
         "import sys; from weft.config import model_directory; model_directory(sys.argv[1]); "
-        "assert not {'weft.models.weights', 'tokenizers', 'gguf'} & {*sys.modules}"
+        "assert not {'weft.models.gguf.directory', 'gguf'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=60)
 
