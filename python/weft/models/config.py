@@ -89,6 +89,7 @@ class ModelConfig:
     dequantizes: the caller asks for a dtype.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     max_seq_len: a bound of the texts that the model will read, if it is known.
+    keeps_formats: the checkpoint mixes formats, and each tensor keeps its own unless the caller asks for a dtype.
     """
 
     architecture: str
@@ -136,6 +137,7 @@ class ModelConfig:
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
     max_seq_len: int | None = None
+    keeps_formats: bool = False
 
     @property
     def pages(self) -> Pages:

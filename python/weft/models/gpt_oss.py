@@ -1,11 +1,13 @@
 """GPT-OSS: mixtures of experts with biases, attention windows in every other layer, and sink logits.
 
-Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4.
+Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4. GGUF files have the projections of an
+expert apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from weft.models.base import WeightSource
@@ -14,7 +16,7 @@ from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.layers import FeedForward
 from weft.models.matrices import Matrices
-from weft.models.mixture import Projections, make_mixture, make_router
+from weft.models.mixture import Projections, make_mixture, make_router, separate_experts
 from weft.models.quantized.parse import KEY, MXFP4
 from weft.ops.activation import Activation, Function
 from weft.ops.routing import Choice, Scores
@@ -85,14 +87,21 @@ class GptOss(Decoder):
             weights.take(f"{prefix}router.bias", count),
         )
         name_of_up, name_of_down = (f"{prefix}{name}" for name in mixture.projections)
-        up_bias = weights.take(f"{name_of_up}_bias", count, 2 * inner)
         down_bias = weights.take(f"{name_of_down}_bias", count, hidden)
+        if f"{prefix}experts.gate_proj_bias" in weights:  # GGUF
+            apart = replace(mixture, projections=APART)
+            gates, ups = (weights.take(f"{prefix}experts.{name}_bias", count, inner) for name in APART[:2])
+            parts = separate_experts(config, apart, weights, prefix)
+            return make_mixture(config, mixture, router, parts, biases=(gates, ups, down_bias))
+        up_bias = weights.take(f"{name_of_up}_bias", count, 2 * inner)
         load = _from_floats if config.quantization is None else _from_blocks
         parts = load(weights, name_of_up, name_of_down, (count, hidden, inner))
         biases = up_bias[:, ::2], up_bias[:, 1::2], down_bias
         return make_mixture(config, mixture, router, parts, biases=biases)
 
 
+APART = ("gate_proj", "up_proj", "down_proj")
+"""The projections of experts that a GGUF file stores apart."""
 GATES, UPS = slice(0, None, 2), slice(1, None, 2)
 """The outputs of an expert's first projection: gates and ups alternate."""
 

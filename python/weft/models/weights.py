@@ -1,4 +1,4 @@
-"""Loads a Hugging Face directory: config.json, and weights in one safetensors file or in shards.
+"""Loads a Hugging Face directory: config.json, and weights in one safetensors file, in shards, or in a GGUF file.
 
 A model is built twice. The first time its weights have no contents, so that a missing, wrong or unused tensor is found
 before any is read and before memory is allocated.
@@ -23,6 +23,9 @@ from weft.errors import InputError, ModelError
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.fields import Fields, UnsupportedConfig
+from weft.models.gguf.blocks import dequantized
+from weft.models.gguf.header import read_header
+from weft.models.gguf.names import QUANTIZED, switches
 from weft.models.matrices import Matrices
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
@@ -31,7 +34,7 @@ from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE
 from weft.models.quantized.parse import KEY, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
-from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, parameters_of, stored_tensors
+from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
 from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
 from weft.ops.packing import PackingThreads
@@ -77,7 +80,7 @@ class Checkpoint:
         like: Checkpoint | None = None,
         progress: LoadProgress | None = None,
     ) -> None:
-        self.directory = directory
+        self.directory = gguf_file(directory) or directory
         self.config = config
         self.device = device
         self.taken: list[str] = []
@@ -237,11 +240,19 @@ class Checkpoint:
     def _floats(self, name: str, *shape: int) -> Tensor:
         self._check(name, shape)
         stored = self._stored[name]
+        if stored.dtype in QUANTIZED:
+            return self._dequantized(name, shape)
         if stored.dtype not in _FLOATS:
             raise _wrong_dtype(name, stored)
         if self.device.type == "meta":
             return torch.empty(shape, dtype=STORED_DTYPES[stored.dtype], device=META)
         return self.take_raw(name, *shape)
+
+    def _dequantized(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The numbers of a tensor that is stored in blocks, float32, on the CPU."""
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=torch.float32, device=META)
+        return dequantized(self._read(name), self._stored[name].dtype)
 
     def _counted(self, tensor: Tensor) -> Tensor:
         self.num_bytes += tensor.numel() * tensor.element_size()
@@ -622,7 +633,13 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
             f"{directory}: this is a LoRA adapter (adapter_config.json), not a model; merge it into its base model"
             f"{f' {base}' if isinstance(base, str) else ''} (peft: merge_and_unload), and give the directory of that"
         )
-    return parse_config(read_json(where), str(where))
+    model_class, config = parse_config(read_json(where), str(where))
+    packed = gguf_file(directory)
+    if packed is None:
+        return model_class, config
+    if config.why_generic:
+        raise ModelError(f"{packed}: weft runs GGUF files by modules of its own only: {config.why_generic}")
+    return model_class, replace(config, **switches(read_header(packed)))
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:

@@ -14,7 +14,8 @@ import pytest
 
 from weft import package_model_path
 from weft.errors import InputError, ModelError
-from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.reading import gguf_to_directory
+from weft.models.gguf.writing import directory_to_gguf
 
 ALIGNMENT = 32
 Damage = Callable[[bytes], bytes]
@@ -99,7 +100,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no heads": (put("llama.attention.head_count", 4, "I", 0), "head"),
     "no layers": (put("llama.block_count", 4, "I", 0), "layer|no place"),
     "2^31 layers": (put("llama.block_count", 4, "I", 1 << 31), "layer"),
-    "one layer more": (one_more("llama.block_count", 4), "has no tensor"),
+    "one layer more": (one_more("llama.block_count", 4), "no tensor"),
     "another number of rows": (put("llama.embedding_length", 4, "I", 64), "shape|head"),
     "an epsilon that is none": (put("llama.attention.layer_norm_rms_epsilon", 4, "f", float("nan")), "eps"),
     "a first token that is none": (put("tokenizer.ggml.bos_token_id", 4, "I", 1 << 30), "bos token is 1073741824"),
@@ -113,8 +114,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a tensor turned round": (lambda data: put("token_embd.weight", 4, "QQ",
                               *reversed(struct.unpack("<QQ", data[after(data, "token_embd.weight") + 4 :][:16])))(data),
                               "shape"),
-    "two tensors of one name": (swapped(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"), "uplicate"),
-    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no place for"),
+    "two tensors of one name": (swapped(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"), "twice"),
+    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no tensor .*attn.q_proj"),
     "five bytes more among the weights": (inserted(0.6, b"\1" * 5), "holds more than it lists"),
     "a row more among the weights": (inserted(0.9, bytes(ALIGNMENT)), "holds more than it lists"),
     "a byte more at the end": (inserted(1.0, b"\0"), "holds more than it lists"),
