@@ -85,7 +85,6 @@ class ModelConfig:
     dtype: of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32.
     weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
     quantization: how the checkpoint is quantised, if it is.
-    keeps_formats: the checkpoint mixes formats, and each tensor keeps its own unless the caller asks for a dtype.
     dequantizes: the caller asks for a dtype.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     max_seq_len: a bound of the texts that the model will read, if it is known.
@@ -132,7 +131,6 @@ class ModelConfig:
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
     quantization: Method | None = None
-    keeps_formats: bool = False
     dequantizes: bool = False
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
