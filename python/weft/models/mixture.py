@@ -59,9 +59,9 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     """Load a mixture. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
     count = mixture.num_experts
-    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
+    router = [weights.take_dense(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
-        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
+        router.append(weights.take_dense(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
     bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
     if len(mixture.projections) == 2:
         routed = _fused(config, mixture, weights, prefix, mixture.projections)

@@ -22,9 +22,11 @@ from torch import Tensor
 
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
+from weft.models.fields import Fields
 from weft.models.gguf.header import read_header
 from weft.models.gguf.names import placed
-from weft.models.mxfp4 import BLOCKS, SCALES
+from weft.models.quantized.method import Method
+from weft.models.quantized.parse import METHODS, parse_quantization
 from weft.runtime.host_memory import MAP_NORESERVE
 
 INDEX, SINGLE, GGUF = "model.safetensors.index.json", "model.safetensors", "model.gguf"
@@ -39,8 +41,12 @@ DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
-"""The dtypes that weft reads, by their names in safetensors. Those of quantized weights are not among them."""
+"""The dtypes that weft reads, by their names in safetensors."""
+ONLY_QUANTIZED = ("F8_E4M3", "F8_E8M0")
+"""The dtypes of tensors that have a meaning only with others."""
 AROUND = 1 << 16
 """The bytes that the system maps at once when a process touches a page of a file."""
 BYTES_AHEAD = 256 << 20
@@ -118,19 +124,18 @@ def gguf_tensors(file: Path) -> dict[str, Stored]:
 
 def count_parameters(directory: Path) -> int:
     """The number of parameters in a directory's weights. Reads only headers. Raises `ModelError`."""
-    return parameters_of(stored_tensors(directory))
+    where = directory / "config.json"
+    # A drafter's config may have no place for it.
+    data = read_json(where) if where.exists() else {}
+    return parameters_of(
+        stored_tensors(directory), parse_quantization(Fields(data, str(where)), tuple(METHODS))
+    )
 
 
-def parameters_of(tensors: Mapping[str, Stored]) -> int:
-    """The number of parameters in tensors by name. Of those in MXFP4, a byte of the blocks has two, and the scales are
-    none."""
-    total = 0
-    for name, tensor in tensors.items():
-        if tensor.dtype == "U8" and name.endswith(BLOCKS):
-            total += 2 * prod(tensor.shape)
-        elif tensor.dtype != "U8" or not name.endswith(SCALES):
-            total += prod(tensor.shape)
-    return total
+def parameters_of(tensors: Mapping[str, Stored], method: Method | None = None) -> int:
+    """The number of parameters in tensors by name, which may be quantised with `method`."""
+    count = Method().count if method is None else method.count
+    return sum(count(name, tensor.shape) for name, tensor in tensors.items())
 
 
 def _header(path: Path) -> dict[str, Stored]:
