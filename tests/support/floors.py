@@ -11,7 +11,7 @@ PYTHON_FLOORS = [
     "_core errors lazy version",
     "registry tiny",
     "core",
-    "config tokenizer models/fields models/gguf/blocks models/gguf/header",
+    "config tokenizer models/fields models/gguf/header",
     "models/gguf/metadata models/gguf/names",
     "runtime",
     "ops grammar/vocabulary grammar/notes aici/limits",

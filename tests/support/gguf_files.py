@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import gguf.quants
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,11 +43,16 @@ ADJACENT = ("llama", "granite", "smollm3")
 
 
 def write(
-    network: Any, file: Path, kind: str = "F32", tokenizer: Path | None = None, **metadata: Any
+    network: Any,
+    file: Path,
+    kind: str = "F32",
+    tokenizer: Path | None = None,
+    is_dequantized: bool = False,
+    **metadata: Any,
 ) -> Path:
-    """Write a network of transformers, with matrices of type `kind`, or F32 where their rows are no blocks of it.
-    `tokenizer` is the directory of a byte-level tokenizer (default: weft-tiny's). `metadata` are further keys, with
-    "__" for dots."""
+    """Write a network of transformers, with matrices of type `kind`, or F32 where their rows are no blocks of it. With
+    `is_dequantized` they are rounded to that type, and F32 in the file. `tokenizer` is the directory of a byte-level
+    tokenizer (default: weft-tiny's). `metadata` are further keys, with "__" for dots."""
     config = network.config
     name = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(file, name)
@@ -55,7 +61,7 @@ def write(
     for key, value in metadata.items():
         add(writer, key.replace("__", "."), value)
     for tensor, rows in tensors(network.state_dict(), config, name):
-        add_tensor(writer, tensor, rows, kind)
+        add_tensor(writer, tensor, rows, kind, is_dequantized)
     return finish(writer, file)
 
 
@@ -68,8 +74,10 @@ def finish(writer: Any, file: Path) -> Path:
 
 
 def add(writer: Any, key: str, value: Any) -> None:
-    """Add a key with a value of the usual type for it."""
-    if isinstance(value, list):
+    """Add a key with a value of the usual type for it, or replace its value."""
+    if key in writer.kv_data[0]:
+        writer.kv_data[0][key].value = value
+    elif isinstance(value, list):
         writer.add_array(key, value)
     elif isinstance(value, bool):
         writer.add_bool(key, value)
@@ -81,12 +89,44 @@ def add(writer: Any, key: str, value: Any) -> None:
         writer.add_string(key, value)
 
 
-def add_tensor(writer: Any, name: str, rows: Tensor, kind: str) -> None:
-    number = gguf.GGMLQuantizationType[kind]
+def add_tensor(writer: Any, name: str, rows: Tensor, kind: str, is_dequantized: bool = False) -> None:
+    number, plain = gguf.GGMLQuantizationType[kind], gguf.GGMLQuantizationType.F32
     if rows.ndim < 2 or "ffn_gate_inp" in name or rows.shape[-1] % gguf.GGML_QUANT_SIZES[number][0]:
-        number = gguf.GGMLQuantizationType.F32
+        number = plain
     data = rows.detach().float().contiguous().numpy()
-    writer.add_tensor(name, gguf.quants.quantize(data, number), raw_dtype=number)
+    if number.name in SCALES:
+        data = random_blocks(number, data.shape, len(name))
+    else:
+        data = gguf.quants.quantize(data, number)
+    if is_dequantized:
+        data, number = gguf.quants.dequantize(data, number), plain
+    writer.add_tensor(name, data, raw_dtype=number)
+
+
+SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "MXFP4": (),
+}
+"""The types that the package gguf does not make, with the places of the float16 scales in a block."""
+
+
+def random_blocks(number: Any, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Random blocks for a tensor of this shape."""
+    inputs, size = gguf.GGML_QUANT_SIZES[number]
+    rng = np.random.default_rng(seed)
+    blocks = rng.integers(0, 256, (math.prod(shape) // inputs, size), np.uint8)
+    for place in SCALES[number.name]:
+        scales = rng.uniform(1e-4, 2e-3, len(blocks)).astype(np.float16)
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(-1, 2)
+    if number.name == "MXFP4":
+        blocks[:, 0] = rng.integers(122, 126, len(blocks))
+    return blocks.reshape(*shape[:-1], -1)
 
 
 def add_sizes(writer: Any, config: Any) -> None:

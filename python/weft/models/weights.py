@@ -23,12 +23,12 @@ from weft.errors import InputError, ModelError
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.fields import Fields, UnsupportedConfig
-from weft.models.gguf.blocks import dequantized
 from weft.models.gguf.header import read_header
 from weft.models.gguf.names import QUANTIZED, switches
 from weft.models.matrices import Matrices
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
+from weft.models.quantized.ggml import Ggml
 from weft.models.quantized.method import WEIGHT, Blocks, Floats
 from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE
@@ -220,7 +220,8 @@ class Checkpoint:
         not among `dtypes`."""
         self._check_part(name, dtypes, shape)
         if self.device.type == "meta":
-            return torch.empty(shape, dtype=STORED_DTYPES[self._stored[name].dtype], device=META)
+            dtype = STORED_DTYPES.get(self._stored[name].dtype, torch.uint8)
+            return torch.empty(shape, dtype=dtype, device=META)
         return self._read(name)
 
     def take_small(self, name: str, dtypes: Sequence[str], *shape: int) -> Tensor:
@@ -252,7 +253,7 @@ class Checkpoint:
         """The numbers of a tensor that is stored in blocks, float32, on the CPU."""
         if self.device.type == "meta":
             return torch.empty(shape, dtype=torch.float32, device=META)
-        return dequantized(self._read(name), self._stored[name].dtype)
+        return Quantized(self._read(name), Format[self._stored[name].dtype], shape[-1]).dequantized()
 
     def _counted(self, tensor: Tensor) -> Tensor:
         self.num_bytes += tensor.numel() * tensor.element_size()
@@ -515,7 +516,7 @@ def load_model(
     _check_room(headers, device)
     with (
         torch.inference_mode(),
-        LoadProgress(directory, headers.stored_bytes) as progress,
+        LoadProgress(headers.directory, headers.stored_bytes) as progress,
         Checkpoint(directory, config, device, headers, progress) as weights,
     ):
         return build_model(model_class, config, weights)
@@ -635,11 +636,14 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
         )
     model_class, config = parse_config(read_json(where), str(where))
     packed = gguf_file(directory)
-    if packed is None:
-        return model_class, config
+    return model_class, config if packed is None else of_gguf(config, packed)
+
+
+def of_gguf(config: ModelConfig, file: Path) -> ModelConfig:
+    """The config of a model whose weights are in a GGUF file. `config` says the rest. Raises `ModelError`."""
     if config.why_generic:
-        raise ModelError(f"{packed}: weft runs GGUF files by modules of its own only: {config.why_generic}")
-    return model_class, replace(config, **switches(read_header(packed)))
+        raise ModelError(f"{file}: weft runs GGUF files by modules of its own only: {config.why_generic}")
+    return replace(config, quantization=Ggml(), **switches(read_header(file)))
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:

@@ -286,7 +286,7 @@ def build(config: ServedModelConfig) -> ServedModel:
         check(config)
     faults.check()
     source, began = ModelSource.of(config.path), time.perf_counter()
-    _log.info("loading %s …", source.path)
+    _log.info("loading %s …", config.path or source.path)
     defaults = sampling_defaults(source.path, config.generation_config)
     limits = ClientLimits(
         max_sequences=128,

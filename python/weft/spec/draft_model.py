@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config import Speculation
+from weft.config import Speculation, model_directory
 from weft.errors import ModelError
 from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
@@ -58,8 +58,11 @@ class DraftModel:
 
     @classmethod
     def find(cls, speculation: Speculation, model_path: Path, target: ModelConfig) -> Path:
-        """The directory of the draft model. Raises `ModelError` if there is none."""
+        """The directory of the draft model, or the one that stands for its GGUF file. Raises `ModelError` if there is
+        none."""
         path = Path(speculation.path) if speculation.path else model_path / cls.directory
+        if path.is_file():
+            return model_directory(path)
         if not path.is_dir():
             raise ModelError(
                 f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "

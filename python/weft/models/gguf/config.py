@@ -30,6 +30,7 @@ def config_json(header: Header) -> Config:
         raise ModelError(f"{header.file}: its keys and values differ in size; weft runs equal ones")
     config = {
         "architectures": [family.name],
+        "model_type": family.model_type,
         "dtype": _dtype(header),
         "vocab_size": header.tensors[EMBEDDING].shape[0],
         "hidden_size": hidden,
@@ -61,8 +62,8 @@ def _dtype(header: Header) -> str:
 
 def _inner(fields: Metadata) -> int:
     """The hidden size of MLPs, or of experts in a model that has nothing else."""
-    key = f"{fields.architecture}.feed_forward_length"
-    return fields.size("feed_forward_length" if key in fields else "expert_feed_forward_length")
+    expert = fields.size("expert_feed_forward_length", 0)
+    return fields.size("feed_forward_length", expert or None)
 
 
 def _scaling(header: Header, fields: Metadata, config: Config) -> Config | None:
@@ -120,6 +121,7 @@ def _llama(fields: Metadata, config: Config) -> Config:
         return {}
     return {
         "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
         "num_local_experts": fields.size("expert_count"),
         "num_experts_per_tok": fields.size("expert_used_count"),
     }
@@ -188,6 +190,7 @@ def _olmo2(fields: Metadata, config: Config) -> Config:
         return {}
     return {
         "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
         **_windows(fields, config, 4),
         "rope_local_base_freq": config["rope_theta"],
     }

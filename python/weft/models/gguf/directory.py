@@ -9,7 +9,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -20,10 +19,9 @@ from weft.errors import ModelError, TokenizerError
 from weft.models.gguf.config import config_json
 from weft.models.gguf.header import read_header
 from weft.models.gguf.metadata import Metadata
-from weft.models.gguf.names import switches
 from weft.models.gguf.tokenizer import end_ids, tokenizer_config_json, tokenizer_json
 from weft.models.stored import GGUF
-from weft.models.weights import check_weights, parse_config
+from weft.models.weights import check_weights, of_gguf, parse_config
 from weft.tokenizer.files import load_tokenizer
 from weft.version import __version__
 
@@ -83,7 +81,7 @@ def contents_of(file: Path, more: Mapping[str, Any] | None = None) -> dict[str, 
     header = read_header(file)
     config = {**config_json(header), **(more or {})}
     model_class, parsed = parse_config(config, f"{file}: config")
-    check_weights(model_class, replace(parsed, **switches(header)), file)
+    check_weights(model_class, of_gguf(parsed, file), file)
     fields = Metadata(header)
     contents = {"config.json": _json(config), **_tokenizer(file, fields)}
     sampling = {

@@ -79,31 +79,33 @@ _FUSED_MLP = {"ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture. `names` are those of a layer's tensors without ".weight" and ".bias": of a file, and of a
-    checkpoint of transformers' class `name`. "{}" is the number of an expert: a file stacks the experts' matrices.
+    """An architecture: transformers' class and its `model_type`.
 
+    names: of a layer's tensors in a file and in a checkpoint, without ".weight" and ".bias". "{}" is the number of an
+        expert: a file stacks the experts' matrices.
     adjacent_pairs: rows of queries and keys are stored so that elements 2i and 2i + 1 of a head are rotated together.
     """
 
     name: str
+    model_type: str
     names: Mapping[str, str] = field(default_factory=lambda: _LLAMA, repr=False)
     adjacent_pairs: bool = False
 
 
 FAMILIES = {
-    "llama": Family("LlamaForCausalLM", {**_LLAMA, **_MIXTRAL}, adjacent_pairs=True),
-    "qwen2": Family("Qwen2ForCausalLM"),
-    "qwen2moe": Family("Qwen2MoeForCausalLM", {**_QWEN_MOE, **_SHARED}),
-    "qwen3": Family("Qwen3ForCausalLM"),
-    "qwen3moe": Family("Qwen3MoeForCausalLM", _QWEN_MOE),
-    "gemma": Family("GemmaForCausalLM"),
-    "gemma2": Family("Gemma2ForCausalLM", _GEMMA2),
-    "gemma3": Family("Gemma3ForCausalLM", _GEMMA2),
-    "phi3": Family("Phi3ForCausalLM", {**_ATTENTION, **_FUSED_MLP}),
-    "granite": Family("GraniteForCausalLM", adjacent_pairs=True),
-    "olmo2": Family("Olmo2ForCausalLM", _OLMO2),
-    "smollm3": Family("SmolLM3ForCausalLM", adjacent_pairs=True),
-    "gpt-oss": Family("GptOssForCausalLM", _GPT_OSS),
+    "llama": Family("LlamaForCausalLM", "llama", {**_LLAMA, **_MIXTRAL}, adjacent_pairs=True),
+    "qwen2": Family("Qwen2ForCausalLM", "qwen2"),
+    "qwen2moe": Family("Qwen2MoeForCausalLM", "qwen2_moe", {**_QWEN_MOE, **_SHARED}),
+    "qwen3": Family("Qwen3ForCausalLM", "qwen3"),
+    "qwen3moe": Family("Qwen3MoeForCausalLM", "qwen3_moe", _QWEN_MOE),
+    "gemma": Family("GemmaForCausalLM", "gemma"),
+    "gemma2": Family("Gemma2ForCausalLM", "gemma2", _GEMMA2),
+    "gemma3": Family("Gemma3ForCausalLM", "gemma3_text", _GEMMA2),
+    "phi3": Family("Phi3ForCausalLM", "phi3", {**_ATTENTION, **_FUSED_MLP}),
+    "granite": Family("GraniteForCausalLM", "granite", adjacent_pairs=True),
+    "olmo2": Family("Olmo2ForCausalLM", "olmo2", _OLMO2),
+    "smollm3": Family("SmolLM3ForCausalLM", "smollm3", adjacent_pairs=True),
+    "gpt-oss": Family("GptOssForCausalLM", "gpt_oss", _GPT_OSS),
 }
 """The architectures that weft reads, by their names in GGUF."""
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from weft.core.files import write_whole
 from weft.errors import ModelError
 from weft.models.config import DTYPES, ModelConfig
-from weft.models.gguf.blocks import dequantized
 from weft.models.gguf.config import config_json
 from weft.models.gguf.directory import contents_of
 from weft.models.gguf.header import Header, read_header
@@ -18,6 +17,8 @@ from weft.models.gguf.names import QUANTIZED, family_of, switches
 from weft.models.gguf.rotation import in_halves
 from weft.models.stored import MappedFiles, gguf_tensors
 from weft.models.weights import parse_config
+from weft.ops.formats import Format
+from weft.ops.quantized import Quantized
 
 PARTS = ("attention_bias", "output_bias", "mlp_bias", "fused_qkv", "fused_gate_up")
 """The fields of a config that decide which tensors there are."""
@@ -58,7 +59,7 @@ def _weights(header: Header, config: ModelConfig) -> dict[str, Tensor]:
         for name, stored in tensors.items():
             tensor = files.take(name)
             if stored.dtype in QUANTIZED:
-                tensor = dequantized(tensor, stored.dtype)
+                tensor = Quantized(tensor, Format[stored.dtype], stored.shape[-1]).dequantized()
             if family_of(header).adjacent_pairs and name.endswith(("q_proj.weight", "q_proj.bias")):
                 tensor = in_halves(tensor, config.num_heads)
             elif family_of(header).adjacent_pairs and name.endswith(("k_proj.weight", "k_proj.bias")):

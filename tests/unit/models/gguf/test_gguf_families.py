@@ -13,6 +13,7 @@ from support.families import FAMILIES, config_of, make_network
 from support.gguf_files import write
 from weft.config import model_directory
 from weft.models.base import Model, PagedKV
+from weft.models.gguf.names import QUANTIZED
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
 
@@ -80,6 +81,29 @@ def network_of(case: str) -> Any:
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return network
+
+
+KINDS = [*QUANTIZED, "F16", "BF16"]
+QUANTIZED_CASES = {
+    "llama": {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2},
+    "qwen3_moe": {"hidden_size": 256, "moe_intermediate_size": 256, "num_hidden_layers": 1},
+    "gpt_oss": {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", QUANTIZED_CASES)
+def test_quantised_files_have_the_logits_of_their_numbers(
+    family: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    network = make_network(config_of(family, QUANTIZED_CASES[family]))
+    file = write(network, tmp_path / "blocks.gguf", kind)
+    plain = write(network, tmp_path / "numbers.gguf", kind, is_dequantized=True)
+    found, expected = (
+        logits_of(load_model(model_directory(each), dtype="float32")) for each in (file, plain)
+    )
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("case", CASES)
