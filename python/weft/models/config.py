@@ -14,6 +14,7 @@ from weft.models.memory import LayerMemory, Pages
 from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
+from weft.ops.formats import Activations
 from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -87,6 +88,7 @@ class ModelConfig:
     num_mtp_modules: the number of multi-token-prediction modules in the checkpoint.
     dtype: of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32.
     weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
+    rounding: how products on a CPU round their input rows. None: as is fastest for a weight's format.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     max_seq_len: a bound of the texts that the model will read, if it is known.
     """
@@ -130,6 +132,7 @@ class ModelConfig:
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
+    rounding: Activations | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
     max_seq_len: int | None = None

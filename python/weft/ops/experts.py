@@ -123,7 +123,7 @@ def _packed(
             first = matrices[0]
             num_outputs, num_inputs = first.shape
             stored = dtype or first.dtype
-            chosen = activations_of([stored], first.device, wanted)
+            chosen = activations_of([DENSE_FORMATS[stored]], first.device, wanted)
             tiles = chosen is not Activations.FLOAT32
             if first.device.type == "cpu":
                 sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)

@@ -98,7 +98,7 @@ def _stored(weight: Tensor, wanted: Activations | None) -> Packed:
     """Pack the matrices [H, out, in] of heads."""
     if not weight.is_cpu:
         return Packed(weight.contiguous())
-    activations = activations_of([weight.dtype], weight.device, wanted)
+    activations = activations_of([DENSE_FORMATS[weight.dtype]], weight.device, wanted)
     return Packed(pack_each(weight, activations is not Activations.FLOAT32), (), activations)
 
 

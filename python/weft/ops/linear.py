@@ -10,9 +10,9 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-Some products round their input rows (`Activations`). On a processor with AMX, its tiles multiply weights in bfloat16.
-They use 17 bits of an activation and another order of summation, so the last bits of results differ from those on other
-processors.
+Some products round their input rows (`Activations`): with weights in bfloat16, rows are rounded to bfloat16 where the
+processor multiplies bfloat16 faster than float32. Processors with AMX have another order of summation, so the last bits
+of their results differ from those of other processors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.formats import Activations
+from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import Packed, activations_of, pack_matrix
 
@@ -72,8 +72,8 @@ class Linear:
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    activations: how the product rounds its input rows; by default as is fastest for the weight's dtype. Raises
-        `InputError` if that is not possible.
+    activations: how the product rounds its input rows; by default as the model that loads shall (`PackingThreads`), or
+        as is fastest for the weight's dtype. Raises `InputError` if that is not possible.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Linear:
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        chosen = activations_of((part.dtype for part in parts), parts[0].device, activations)
+        chosen = activations_of((DENSE_FORMATS[part.dtype] for part in parts), parts[0].device, activations)
         if parts[0].device.type == "cpu":
             self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:

@@ -40,31 +40,48 @@ class Packed(NamedTuple):
 
 
 def activations_of(
-    dtypes: Iterable[torch.dtype], device: torch.device, wanted: Activations | None
+    formats: Iterable[Format], device: torch.device, wanted: Activations | None
 ) -> Activations:
-    """How products with matrices of `dtypes` on `device` round their input rows: as `wanted`, by default as is fastest.
-    Raises `InputError` if that is not possible."""
-    can_tile = (
-        device.type == "cpu"
-        and {*dtypes} == {torch.bfloat16}
-        and _core.can_multiply(Format.BF16, Activations.TWO_BFLOAT16)
-    )
-    chosen = wanted if wanted is not None else Activations.TWO_BFLOAT16 if can_tile else Activations.FLOAT32
-    require(
-        chosen is Activations.FLOAT32 or (can_tile and chosen is Activations.TWO_BFLOAT16),
-        "tiles need weights in bfloat16 on the CPU, and a processor with AMX",
-    )
-    return chosen
+    """How products with matrices of `formats` on `device` round their input rows: as `wanted`; by default as the model
+    that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
+
+    Raises `InputError` if `wanted` is not possible."""
+    if device.type != "cpu":
+        require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
+        return Activations.FLOAT32
+    of_matrices = {*formats}
+
+    def is_possible(activations: Activations) -> bool:
+        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
+
+    if wanted is not None:
+        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
+        require(
+            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
+        )
+        return wanted
+    of_model = None if _thread.packing is None else _thread.packing.activations
+    if of_model is not None and is_possible(of_model):
+        return of_model
+    if all(matrix.is_quantized for matrix in of_matrices):
+        return Activations.INT8 if is_possible(Activations.INT8) else Activations.FLOAT32
+    # Float32 and float16 have more digits than a row in bfloat16.
+    is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
+    return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
 
 
 class PackingThreads:
     """While it is open, `pack` returns before it has packed. `__exit__` waits for all copies that the thread started.
     A context manager, for one model.
 
+    activations: how the model's products round their input rows, where a matrix allows it and the model does not say
+        otherwise. None: as is fastest.
+
     Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
     processes use the processor, because a model has hundreds of copies."""
 
-    def __init__(self) -> None:
+    def __init__(self, activations: Activations | None = None) -> None:
+        self.activations = activations
         self._num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="weft-pack")
         # Tensors that wait to be packed are in memory.

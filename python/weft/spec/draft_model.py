@@ -20,7 +20,7 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
-from weft.models.weights import dtype_name, load_model
+from weft.models.weights import activation_dtype_name, dtype_name, load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import packed_places, take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, Verified
@@ -73,7 +73,10 @@ class DraftModel:
         Raises `ModelError` if the model does not fit the target."""
         target = context.target
         path = cls.find(context.speculation, context.model_path, target.config)
-        model = load_model(path, target.device, dtype_name(target.config), target.config.max_seq_len)
+        config = target.config
+        model = load_model(
+            path, target.device, dtype_name(config), config.max_seq_len, activation_dtype_name(config)
+        )
         _check_tokens(path, context)
         _check_positions(path, model, context)
         if model.config.has_states:

@@ -34,6 +34,7 @@ float rounded(float x) {
 }
 
 // How kernels round an activation.
+double once(float x) { return rounded(x); }
 double twice(float x) { return rounded(x) + static_cast<double>(rounded(x - rounded(x))); }
 
 // A product with bfloat16 weights in tiles.
@@ -61,8 +62,10 @@ struct Product {
               true});
   }
 
-  // Rows first .. first + count - 1 by the kernels.
-  Floats times(const PanelKernel &kernel, const RowKernel &row_kernel, std::int64_t first, std::int64_t count) {
+  Floats times(const RoundedKernels &kernels) { return times(kernels, 0, rows); }
+
+  // Multiplies rows first .. first + count - 1.
+  Floats times(const RoundedKernels &kernels, std::int64_t first, std::int64_t count) {
     Floats out(size(count * outputs));
     LinearCall call{};
     call.x = x.data() + first * inputs, call.x_row = inputs;
@@ -70,7 +73,7 @@ struct Product {
     call.activations = Activations::kBFloat16;
     call.out = out.data(), call.out_row = outputs;
     call.rows = count, call.inputs = inputs, call.outputs = outputs, call.threads = 2;
-    multiply(call, {{kernel}, &row_kernel});
+    multiply(call, {{kernels.panels}, &kernels.rows});
     return out;
   }
 
@@ -79,11 +82,11 @@ struct Product {
   std::vector<std::uint16_t> panels;
 };
 
-void multiplies(const PanelKernel &kernel, const RowKernel &row_kernel, double (*round)(float)) {
+void multiplies(const RoundedKernels &kernels, double (*round)(float)) {
   for (const std::int64_t inputs : {1, 31, 32, 33, 224, 515}) {
     Product product(inputs == 224 ? 150 : 50, inputs, 70);
     CAPTURE(inputs);
-    const Floats out = product.times(kernel, row_kernel, 0, product.rows);
+    const Floats out = product.times(kernels);
     for (std::int64_t m = 0; m < product.rows; ++m) {
       for (std::int64_t n = 0; n < product.outputs; ++n) {
         double expected = 0, bound = 0;
@@ -99,7 +102,7 @@ void multiplies(const PanelKernel &kernel, const RowKernel &row_kernel, double (
     for (const std::int64_t count : {1, 2, 7, 8, 9, 16, 17, 25, 33, 49}) {
       const std::int64_t first = product.rows - count;
       CAPTURE(count);
-      const Floats some = product.times(kernel, row_kernel, first, count);
+      const Floats some = product.times(kernels, first, count);
       REQUIRE(std::memcmp(some.data(), out.data() + first * product.outputs, some.size() * sizeof(float)) == 0);
     }
   }
@@ -137,9 +140,38 @@ TEST_CASE("the emulator has the order of the processor") {
   CHECK_THROWS(_tile_zero(0));
 }
 
-#if defined(WEFT_HAS_AMX)
-TEST_CASE("two bfloat16 parts in tiles" * doctest::skip(instruction_set() != InstructionSet::kAvx512)) {
-  multiplies(amx::kTwoBFloat16, amx::kTwoBFloat16Rows, twice);
+bool has(InstructionSet set) { return instruction_set() >= set; }
+
+TEST_CASE("plain code with bfloat16 activations") { multiplies(plain::kBFloat16, once); }
+
+#if defined(WEFT_HAS_TARGETS)
+TEST_CASE("AVX2 with bfloat16 activations" * doctest::skip(!has(InstructionSet::kAvx2))) {
+  multiplies(avx2::kBFloat16, once);
+}
+
+TEST_CASE("AVX-512 with bfloat16 activations" * doctest::skip(!has(InstructionSet::kAvx512))) {
+  multiplies(avx512::kBFloat16, once);
+}
+
+TEST_CASE("AVX2 and AVX-512 give the same bits" * doctest::skip(!has(InstructionSet::kAvx512))) {
+  Product product(20, 515, 70);
+  CHECK(product.times(avx2::kBFloat16) == product.times(avx512::kBFloat16));
+}
+#endif
+
+#if defined(WEFT_HAS_BFLOAT16)
+TEST_CASE("AVX-512 with pairs of bfloat16" * doctest::skip(!has(InstructionSet::kAvx512) || !has_fast_pairs())) {
+  multiplies(pairs::kBFloat16, once);
+  Product product(20, 515, 70);
+  CHECK(product.times(pairs::kBFloat16) == product.times(avx512::kBFloat16));
+}
+
+TEST_CASE("AMX with bfloat16 activations" * doctest::skip(!has(InstructionSet::kAvx512))) {
+  multiplies(amx::kBFloat16, once);
+}
+
+TEST_CASE("AMX with activations in two parts" * doctest::skip(!has(InstructionSet::kAvx512))) {
+  multiplies(amx::kTwoBFloat16, twice);
 }
 #endif
 
