@@ -11,6 +11,7 @@
 #endif
 
 #include "kernels/floats.h"
+#include "kernels/layer/int8.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
 #include "kernels/vector_exp.h"
@@ -55,6 +56,7 @@ struct VectorKernels {
 
 namespace plain {
 #define WEFT_TARGET 0
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace plain
@@ -65,6 +67,7 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx2
@@ -73,6 +76,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #undef WEFT_TARGET
 }  // namespace avx512
@@ -119,6 +123,7 @@ PanelKernel panel_kernel(Format format, Activations activations) {
 #if defined(WEFT_HAS_AMX)
   if (activations == Activations::kTwoBFloat16 && format == Format::kBFloat16 && has_tiles()) return amx::kTwoBFloat16;
 #endif
+  if (activations == Activations::kInt8) return int8_kernels().by_format[static_cast<int>(format)];
   if (activations == Activations::kFloat32 && !is_quantized(format))
     return vector_kernels().by_dtype[static_cast<int>(format)];
   return {};
@@ -128,7 +133,7 @@ const RowKernel *row_kernel(Activations activations) {
 #if defined(WEFT_HAS_AMX)
   if (activations == Activations::kTwoBFloat16) return &amx::kTwoBFloat16Rows;
 #endif
-  return nullptr;
+  return activations == Activations::kInt8 ? &int8_kernels().rows : nullptr;
 }
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
