@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -29,7 +28,8 @@ from weft import _core
 from weft.ops.activation import Activation, Epilogue
 from weft.ops.formats import Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, pack_matrix
+from weft.ops.packing import Packed, activations_of, dense_on, format_of, outputs_of, pack_matrix
+from weft.ops.quantized import Matrix, Quantized
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
@@ -65,20 +65,21 @@ class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
 
-    On the CPU the weight is copied once, from the parts to the final layout. While a model loads, threads do that
-    (`PackingThreads`), and `weight` is complete when the model is.
+    Parts may be quantised, in different formats: each keeps its bits. On the CPU the weight is copied once, from the
+    parts to the final layout. While a model loads, threads do that (`PackingThreads`), and `weight` is complete when
+    the model is.
 
     activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    activations: how the product rounds its input rows; by default as is fastest for the weight's dtype. Raises
-        `InputError` if that is not possible.
+    activations: how the product rounds its input rows (`weft.ops.packing.activations_of`). Raises `InputError` if that
+        is not possible.
     """
 
     def __init__(
         self,
-        weight: Tensor | Sequence[Tensor],
+        weight: Matrix | Sequence[Matrix],
         bias: Tensor | Sequence[Tensor] | None = None,
         *,
         activation: Activation | None = None,
@@ -88,17 +89,22 @@ class Linear:
         out_dtype: torch.dtype | None = None,
         activations: Activations | None = None,
     ) -> None:
-        parts = [weight] if isinstance(weight, Tensor) else list(weight)
-        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if gated else 1)
+        parts = [weight] if isinstance(weight, Tensor | Quantized) else list(weight)
         self.num_inputs = parts[0].shape[-1]
+        require(
+            all(part.shape[-1] == self.num_inputs for part in parts),
+            f"the parts of a weight have one number of inputs, not {[part.shape[-1] for part in parts]}",
+        )
+        self.num_outputs = outputs_of(parts) // (2 if gated else 1)
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        chosen = activations_of((part.dtype for part in parts), parts[0].device, activations)
-        if parts[0].device.type == "cpu":
+        device = parts[0].device
+        chosen = activations_of(map(format_of, parts), device, activations)
+        if device.type == "cpu":
             self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:
-            self.packed = Packed(_joined(parts))
+            self.packed = Packed(_joined(dense_on(device, parts)))
 
     @property
     def weight(self) -> Tensor:
@@ -341,9 +347,9 @@ def _add_norm_cuda(
 
 _LINEAR = register(
     "linear(Tensor x, Tensor weight, int[] parts, int activations, Tensor? bias, Tensor? norm, float eps,"
-    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
-    " Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None, Tensor? added_norm=None, float added_eps=0.0,"
-    " Tensor(c!)? total=None) -> ()",
+    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale,"
+    " float softcap, Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None,"
+    " Tensor? added_norm=None, float added_eps=0.0, Tensor(c!)? total=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )
