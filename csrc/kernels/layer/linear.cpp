@@ -14,6 +14,7 @@
 #include "kernels/floats.h"
 #include "kernels/layer/block_codes.h"
 #include "kernels/layer/blocks.h"
+#include "kernels/layer/int8.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
 #include "kernels/vector_exp.h"
@@ -73,8 +74,7 @@ struct Depth {
 
 namespace plain {
 #define WEFT_TARGET 0
-#define WEFT_PAIRS 0
-#include "kernels/layer/tiles.h"
+ba #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace plain
@@ -85,6 +85,7 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
@@ -94,6 +95,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
@@ -177,13 +179,15 @@ const RoundedKernels *rounded_kernels(Activations activations) {
 
 // Returns the kernel for weights of `format`. Its `times` is null if there is none.
 PanelKernel panel_kernel(Format format, Activations activations) {
-  const RoundedKernels *rounded = rounded_kernels(activations);
-  if (rounded && format == Format::kBFloat16) return rounded->panels;
+  if (activations == Activations::kInt8) return int8_kernels().by_format[static_cast<int>(format)];
+  if (const RoundedKernels *rounded = rounded_kernels(activations); rounded && format == Format::kBFloat16)
+    return rounded->panels;
   if (activations == Activations::kFloat32) return vector_kernels().by_format[static_cast<int>(format)];
   return {};
 }
 
 const RowKernel *row_kernel(Activations activations) {
+  if (activations == Activations::kInt8) return &int8_kernels().rows;
   const RoundedKernels *rounded = rounded_kernels(activations);
   return rounded ? &rounded->rows : nullptr;
 }
