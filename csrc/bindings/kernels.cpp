@@ -18,6 +18,7 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/blocks.h"
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
@@ -238,6 +239,15 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
   std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
   call.packed = pointer<void>(packed), call.first = first, call.panel_step = panel_step, call.tiled = tiled;
   return kernel_of([call] { pack_cpu(call); });
+}
+
+Made widen_blocks(int format, Address blocks, const std::vector<std::int64_t> &sizes,
+                  const std::vector<std::int64_t> &strides, std::int64_t inputs, Address out, int threads) {
+  WidenCall call{};
+  call.format = static_cast<Format>(format), call.blocks = pointer<const void>(blocks), call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.out = pointer<float>(out), call.threads = threads;
+  return kernel_of([call] { widen_blocks_cpu(call); });
 }
 
 Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
@@ -522,6 +532,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("experts_cpu", &experts);
   m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
+  m.def("widen_blocks_cpu", &widen_blocks);
   m.def("mxfp4_cpu", &mxfp4);
   m.def("num_formats", [] { return kNumFormats; });
   m.def("block_size", [](int format) {
