@@ -70,13 +70,14 @@ def choose_tiles(outputs: int, inputs: int, element: float) -> Tiles:
     """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the
     GPU."""
     variant = chosen()
-    block = {0.5: 2 * variant.inputs, 1: variant.inputs, 2: variant.inputs}.get(element, 32)
+    block = variant.inputs if element <= 2 else 32
     shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
     while shares < MAX_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
     if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
         shares = 2
-    return Tiles(variant.outputs, block, shares, variant.stages)
+    # A tile of half bytes is small, so more of them are in flight.
+    return Tiles(variant.outputs, block, shares, variant.stages + (element < 1))
 
 
 @triton.jit
@@ -251,7 +252,7 @@ def linear_kernel(
     added_rows, total_rows, added_scale = x_rows, x_rows, 0.0
     if Added is not None:
         added_rows = Added + m[:, None] * added_row
-        added_scale = inverse_rms(added_rows, live, rows, added_eps, K, BM, 4 * BK // HALVES, STAGES)
+        added_scale = inverse_rms(added_rows, live, rows, added_eps, K, BM, 4 * BK, STAGES)
         total_rows = Total + m[:, None] * total_row
     w_rows = W + n[:, None].to(tl.int64) * K
     for k0 in tl.range(low, high, BK, num_stages=STAGES):
