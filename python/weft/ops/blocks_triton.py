@@ -1,8 +1,8 @@
 """Quantised weights in Triton, in the layout of `weft.ops.device_blocks`: functions with which other kernels read them,
 and a kernel that widens them.
 
-A tile has the codes of one group of inputs. Codes are small integers (or FP8's numbers), which float16 and bfloat16 hold
-exactly. So products multiply inputs by codes, and then the sums by scales in float32. They round no weight.
+A tile has the codes of one group of inputs. Codes are small integers, or FP8's numbers; float16 and bfloat16 hold all
+of these. So products multiply inputs by codes, and then the sums by scales in float32. They round no weight.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -39,7 +39,10 @@ OUTPUTS, INPUTS = 32, 256
 
 def _words(book: Sequence[int]) -> tl.constexpr:
     """16 int8, 4 in each of 4 int32."""
-    words = (int.from_bytes(bytes(n & 255 for n in book[i : i + 4]), "little", signed=True) for i in range(0, 16, 4))
+    words = (
+        int.from_bytes(bytes(n & 255 for n in book[i : i + 4]), "little", signed=True)
+        for i in range(0, 16, 4)
+    )
     return tl.constexpr(tuple(words))
 
 
@@ -125,6 +128,28 @@ def decoded(codes, low, HALF: tl.constexpr, CODES: tl.constexpr, LOWS: tl.conste
             code -= low[:, None]
         number = code.to(dtype)
     return number
+
+
+@triton.jit
+def add_product(sums, x_sums, x, codes, low, HALF: tl.constexpr, CODES: tl.constexpr, LOWS: tl.constexpr):
+    """`sums` [BN, BM] plus the products of inputs [BM, inputs] with the codes in one half; `x_sums` plus the sums of
+    these inputs if a minimum is to be added to each number."""
+    numbers = decoded(codes, low, HALF, CODES, LOWS, x.dtype)
+    sums = tl.dot(numbers, tl.trans(x), sums, input_precision="ieee")
+    if LOWS == MINIMA:
+        # Tensor cores add the inputs of a row up faster than a reduction across threads.
+        ones = tl.full(numbers.shape, 1.0, x.dtype)
+        x_sums = tl.dot(ones, tl.trans(x), x_sums, input_precision="ieee")
+    return sums, x_sums
+
+
+@triton.jit
+def add_scaled(acc, sums, x_sums, scale, low, LOWS: tl.constexpr):
+    """`acc` plus the sums of a group with its scales and minima."""
+    acc += sums * scale[:, None]
+    if LOWS == MINIMA:
+        acc += x_sums * low[:, None]
+    return acc
 
 
 @triton.jit

@@ -33,7 +33,7 @@ from torch import Tensor
 from weft.ops.formats import DENSE_FORMATS, Format
 from weft.ops.library import require
 from weft.ops.packing import Packed
-from weft.ops.quantized import Quantized
+from weft.ops.quantized import Matrix, Quantized
 
 SUPER_BLOCK = 256
 ALIGNMENT = 128
@@ -118,12 +118,21 @@ Stored = Tensor | DeviceBlocks
 """Matrices on the device: [M, outputs, inputs], or [outputs, inputs] of one tensor."""
 
 
+def outputs_of(matrices: Stored) -> int:
+    """The number of outputs of each matrix."""
+    return matrices.num_outputs if isinstance(matrices, DeviceBlocks) else matrices.shape[-2]
+
+
 def num_bytes(format: Format, matrices: int, outputs: int, inputs: int) -> int:
     """The bytes of matrices [M, outputs, inputs] on the device, a multiple of `ALIGNMENT`."""
-    return sum(_aligned(prod(sizes) * dtype.itemsize) for dtype, sizes in _tensors(format, matrices, outputs, inputs))
+    return sum(
+        _aligned(prod(sizes) * dtype.itemsize) for dtype, sizes in _tensors(format, matrices, outputs, inputs)
+    )
 
 
-def stored_at(memory: Tensor, offset: int, format: Format, matrices: int, outputs: int, inputs: int) -> Stored:
+def stored_at(
+    memory: Tensor, offset: int, format: Format, matrices: int, outputs: int, inputs: int
+) -> Stored:
     """The matrices [M, outputs, inputs] of a format that start at a byte of `memory`, as views."""
     views = []
     for dtype, sizes in _tensors(format, matrices, outputs, inputs):
@@ -148,7 +157,7 @@ def stored_parts(packed: Tensor, parts: Sequence[int], matrices: int, inputs: in
 
 
 def pack_device(
-    parts: Sequence[Tensor | Quantized], count: int = 1, matrix: Callable[[int, int], Tensor | Quantized] | None = None
+    parts: Sequence[Matrix], count: int = 1, matrix: Callable[[int, int], Matrix] | None = None
 ) -> Packed:
     """Copy matrices to the device's layout, one below the other, where at least one is quantised. Neighbours of one
     format become one part.
@@ -168,26 +177,31 @@ def pack_device(
     formats = [format_of(parts[run[0]]) for run in runs]
     sizes = [num_bytes(format, count, rows, inputs) for format, rows in zip(formats, outputs, strict=True)]
     memory = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0].device)
-    numbers: list[int] = []
+    described: list[int] = []
     for run, format, rows, offset in zip(runs, formats, outputs, _starts(sizes), strict=True):
-        numbers += (int(format), rows, offset)
+        described += (int(format), rows, offset)
         if memory.is_meta:
             continue
         stored = stored_at(memory, offset, format, count, rows, inputs)
         for index in range(count):
             first = 0
-            for part in run:
-                given = parts[part] if matrix is None else matrix(index, part)
+            for number in run:
+                given = parts[number] if matrix is None else matrix(index, number)
+                require(
+                    given.shape == parts[number].shape and format_of(given) is format,
+                    f"matrix {index} must be {format.name} {list(parts[number].shape)} as the first, not "
+                    f"{format_of(given).name} {list(given.shape)}",
+                )
                 _place(given, stored, index, first)
                 first += _rows(given)
-    return Packed(memory, tuple(numbers))
+    return Packed(memory, tuple(described))
 
 
-def format_of(matrix: Tensor | Quantized) -> Format:
+def format_of(matrix: Matrix) -> Format:
     return matrix.format if isinstance(matrix, Quantized) else DENSE_FORMATS[matrix.dtype]
 
 
-def _rows(matrix: Tensor | Quantized) -> int:
+def _rows(matrix: Matrix) -> int:
     return prod(matrix.shape[:-1])
 
 
@@ -214,11 +228,13 @@ def _tensors(
     if layout.lows is not None:
         tensors.append((layout.lows, sizes))
     if layout.supers:
-        tensors.append((torch.float16, (matrices, groups * layout.group // SUPER_BLOCK, layout.supers, outputs)))
+        tensors.append(
+            (torch.float16, (matrices, groups * layout.group // SUPER_BLOCK, layout.supers, outputs))
+        )
     return tensors
 
 
-def _place(matrix: Tensor | Quantized, stored: Stored, index: int, first: int) -> None:
+def _place(matrix: Matrix, stored: Stored, index: int, first: int) -> None:
     """Write a matrix to the outputs from `first` on of matrix `index`."""
     if isinstance(stored, Tensor):
         assert isinstance(matrix, Tensor)

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
+from weft.ops.device_blocks import pack_device, stored_parts
 from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import Packed, activations_of, pack, packed_shape
+from weft.ops.quantized import Matrix, Quantized
 
 
 class Experts:
@@ -116,6 +118,13 @@ def _packed(
 ) -> tuple[Packed, tuple[int, int]]:
     """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
     Returns the tensor and the shape of a matrix."""
+    firsts: list[Matrix] = [part[0] for part in parts]
+    if firsts[0].device.type != "cpu" and any(isinstance(matrix, Quantized) for matrix in firsts):
+        num_outputs, num_inputs = firsts[0].shape
+        require(
+            all(matrix.shape == firsts[0].shape for matrix in firsts), "gates and ups must have one shape"
+        )
+        return pack_device(firsts, len(parts[0]), lambda e, part: parts[part][e]), (num_outputs, num_inputs)
     memory, num_outputs, num_inputs, chosen = torch.empty(0), 0, 0, Activations.FLOAT32
     for expert in range(len(parts[0])):
         matrices = [part[expert] for part in parts]
@@ -221,9 +230,10 @@ def _experts_cuda(
     live: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> None:
+    dense = [memory.dtype for memory, parts in ((up, up_parts), (down, down_parts)) if not parts]
     require(
-        x.dtype is up.dtype is out.dtype,
-        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+        all(x.dtype is out.dtype is dtype for dtype in (*dense, out.dtype)),
+        f"activations on CUDA have the weights' dtype, {[*dense, out.dtype][0]}, not {x.dtype}",
     )
     _check(x, index, weights, out, residual)
     with device_of(x):
@@ -231,8 +241,8 @@ def _experts_cuda(
             x,
             index,
             weights,
-            up,
-            down,
+            stored_parts(up, up_parts, num_experts, x.shape[1]),
+            stored_parts(down, down_parts, num_experts, inner),
             up_bias,
             down_bias,
             gated,

@@ -28,16 +28,16 @@ from weft.ops.activation import Epilogue
 from weft.ops.activation_triton import activated, gated, scaled_capped
 from weft.ops.blocks_triton import (
     DENSE,
-    MINIMA,
     NO_BLOCKS,
+    add_product,
+    add_scaled,
     block_constants,
     load_codes,
     load_scales,
-    decoded,
     place_of,
     tensors_of,
 )
-from weft.ops.device_blocks import DeviceBlocks, Stored
+from weft.ops.device_blocks import DeviceBlocks, Stored, outputs_of
 from weft.ops.linear import FEW_ROWS
 from weft.ops.triton_launch import (
     chain_options,
@@ -184,9 +184,8 @@ def prepared(
     x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, writes_total, Norm, K: tl.constexpr,
     EVEN: tl.constexpr, HEADROOM: tl.constexpr,
 ):  # fmt: skip
-    """Inputs `k` of all rows plus, with AddedNorm, the normed rows at `added_rows`; with Norm, times its weight, but not
-    its scale. Also adds the squares of the former to `squares`, and writes their sum to `total_rows` if
-    `writes_total`."""
+    """Inputs `k` of all rows, plus normed ones at `added_rows` with AddedNorm, which are written to `total_rows` if
+    `writes_total`. With Norm they are then multiplied by its weight, and `squares` has theirs added."""
     dtype: tl.constexpr = x.dtype
     if AddedNorm is not None:
         added = load_inputs(added_rows, k, live, K, EVEN).to(tl.float32)
@@ -277,7 +276,7 @@ def linear_kernel(
                 x = load_inputs(x_rows, k, live, K, EVEN)
             x, squares = prepared(
                 x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, tile == 0, Norm, K, EVEN, HEADROOM
-            )
+            )  # fmt: skip
             acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
         else:
             for u in tl.static_range(BK // GROUP):
@@ -296,15 +295,8 @@ def linear_kernel(
                         x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, tile == 0, Norm, K, EVEN,
                         HEADROOM,
                     )  # fmt: skip
-                    w = decoded(codes, minimum, half, CODES, LOWS, x.dtype)
-                    sums = tl.dot(w, tl.trans(x), sums, input_precision="ieee")
-                    if LOWS == MINIMA:
-                        # The tensor cores add up inputs faster than a reduction across threads.
-                        ones = tl.full([BN, WIDTH], 1.0, x.dtype)
-                        x_sums = tl.dot(ones, tl.trans(x), x_sums, input_precision="ieee")
-                acc += sums * factor[:, None]
-                if LOWS == MINIMA:
-                    acc += x_sums * minimum[:, None]
+                    sums, x_sums = add_product(sums, x_sums, x, codes, minimum, half, CODES, LOWS)
+                acc = add_scaled(acc, sums, x_sums, factor, minimum, LOWS)
     if EARLY and Live is not None:
         wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
     acc = tl.trans(acc)
@@ -376,7 +368,7 @@ def linear(
     rows, inputs = x.shape
     blocks = weight if isinstance(weight, DeviceBlocks) else None
     codes = weight.codes if isinstance(weight, DeviceBlocks) else weight
-    outputs, constants = codes.shape[-2], NO_BLOCKS if blocks is None else block_constants(blocks)
+    outputs, constants = outputs_of(weight), NO_BLOCKS if blocks is None else block_constants(blocks)
     tiles = tiles or choose_tiles(outputs, inputs, codes.element_size() / constants.halves)
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out
@@ -386,9 +378,9 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, codes, *tensors_of(blocks), bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived, rows, x.stride(0),
-        row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total), eps, added_eps,
-        *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
+        x, codes, *tensors_of(blocks), bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
+        rows, x.stride(0), row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total),
+        eps, added_eps, *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
         *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and blocks is None,
         variant.prefetch_bytes, 0 if blocks is not None else prefetch_requests(codes, tiles, variant), **chain,
         num_warps=variant.warps,
@@ -402,7 +394,7 @@ def row_stride(tensor: Tensor | None) -> int:
 def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     """The number of bulk requests that prefetch a row's bytes; 0 means line by line."""
     size = weight.element_size()
-    row, offset = weight.shape[1] * size, weight.storage_offset() * size
+    row, offset = weight.shape[-1] * size, weight.storage_offset() * size
     fits = (
         row % 16 == offset % 16 == 0 and row >= variant.prefetch_bytes > 0
     )  # bulk requests take whole 16 bytes
