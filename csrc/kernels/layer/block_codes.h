@@ -7,6 +7,10 @@
 #include <cstring>
 #include <type_traits>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "kernels/floats.h"
 #include "kernels/layer/formats.h"
 
@@ -99,16 +103,22 @@ WEFT_HD void write_as(void *to, T value) {
 
 constexpr std::uint64_t kLowHalves = 0x0f0f0f0f0f0f0f0fu;
 
-// Returns bit `bit` of 8 bytes, the first byte's as the lowest.
-WEFT_HD std::uint32_t bits_of(std::uint64_t bytes, int bit) {
-  return static_cast<std::uint32_t>(((bytes >> bit & 0x0101010101010101u) * 0x0102040810204080u) >> 56);
-}
-
-// Returns bit `bit` of 32 bytes, input by input.
+// Returns bit `bit` of 32 bytes, the first byte's as the lowest.
 WEFT_HD std::uint32_t bits_of_32(const std::uint8_t *bytes, int bit) {
+#if defined(__SSE2__)
+  const auto sixteen = [&](int first) {  // a shift moves bits of the byte below, but not to the highest bit
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes + first));
+    return static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_sll_epi16(all, _mm_cvtsi32_si128(7 - bit))));
+  };
+  return sixteen(0) | sixteen(16) << 16;
+#else
   std::uint32_t bits = 0;
-  for (int i = 0; i < 4; ++i) bits |= bits_of(read_as<std::uint64_t>(bytes + 8 * i), bit) << 8 * i;
+  for (int i = 0; i < 4; ++i) {
+    const auto lowest = read_as<std::uint64_t>(bytes + 8 * i) >> bit & 0x0101010101010101u;
+    bits |= static_cast<std::uint32_t>(lowest * 0x0102040810204080u >> 56) << 8 * i;
+  }
   return bits;
+#endif
 }
 
 // Reads the codes of 4 bits of 32 inputs, each in the half of its byte that begins at bit `shift`, into four words.

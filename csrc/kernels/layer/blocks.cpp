@@ -1,6 +1,7 @@
 #include "kernels/layer/blocks.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "kernels/layer/block_codes.h"
@@ -46,41 +47,51 @@ float power_of_two(std::uint8_t exponent) {  // 2^(exponent - 127)
   return bits_float(exponent ? std::uint32_t{exponent} << 23 : 0x00400000u);
 }
 
-// A number in E4M3: a sign, 4 bits of an exponent, 3 of a fraction. It has no infinity, and one NaN of each sign.
-float widen_e4m3(std::uint8_t code) {
-  if ((code & 0x7f) == 0x7f) return std::numeric_limits<float>::quiet_NaN();
-  const std::uint32_t magnitude = code & 0x7fu;
-  // 8 more in the exponent than in float16.
-  return mul_rn(widen(Half{static_cast<std::uint16_t>(magnitude << 7 | (code & 0x80u) << 8)}), 256);
+// The numbers of E4M3, by code: a sign, 4 bits of an exponent, 3 of a fraction. It has no infinity, and one NaN of each
+// sign.
+std::array<float, 256> make_e4m3() {
+  std::array<float, 256> numbers{};
+  for (unsigned code = 0; code < numbers.size(); ++code) {
+    const unsigned magnitude = code & 0x7f;  // float16 has 8 more in its exponent
+    const float number = mul_rn(widen(Half{static_cast<std::uint16_t>(magnitude << 7 | (code & 0x80) << 8)}), 256);
+    numbers[code] = magnitude == 0x7f ? std::numeric_limits<float>::quiet_NaN() : number;
+  }
+  return numbers;
 }
+
+const std::array<float, 256> kE4M3 = make_e4m3();
 
 // Writes the numbers of a block.
 template <Format kFormat>
 void widen_codes(const BlockCodes &codes, float *out) {
   constexpr std::int64_t kInputs = block_of(kFormat).inputs;
   constexpr bool kIsK = kFormat == Format::kQ4_K || kFormat == Format::kQ5_K;
-  const auto *bytes = reinterpret_cast<const std::uint8_t *>(codes.words);
   const std::uint8_t *scales = codes.scales;
   for (std::int64_t s = 0; s < kInputs / kSub; ++s, out += kSub) {
-    int numbers[kSub];
-    for (int i = 0; i < kSub; ++i) {
-      if constexpr (half_layout(kFormat).bits == 4) {
-        numbers[i] = bytes[16 * s + i % 16] >> i / 16 * 4 & 15;
-        for (int plane = 0; plane < half_layout(kFormat).planes; ++plane)
-          numbers[i] |= static_cast<int>(codes.high[plane][s] >> i & 1) << (4 + plane);
-      } else {
-        numbers[i] = bytes[kSub * s + i];
+    std::uint8_t numbers[kSub];
+    if constexpr (half_layout(kFormat).bits == 4) {
+      for (int w = 0; w < 4; ++w) {
+        const std::uint32_t word = codes.words[4 * s + w];
+        write_as(numbers + 4 * w, word & 0x0f0f0f0fu), write_as(numbers + 16 + 4 * w, word >> 4 & 0x0f0f0f0fu);
       }
+      for (int plane = 0; plane < half_layout(kFormat).planes; ++plane) {
+        for (int w = 0; w < 8; ++w) {
+          const std::uint32_t four = (codes.high[plane][s] >> 4 * w & 15) * 0x00204081u & 0x01010101u;  // a bit a byte
+          write_as(numbers + 4 * w, read_as<std::uint32_t>(numbers + 4 * w) | four << (4 + plane));
+        }
+      }
+    } else {
+      std::memcpy(numbers, codes.words + 8 * s, kSub);
     }
     const auto write = [&](auto number) {
-      for (int i = 0; i < kSub; ++i) out[i] = number(i, numbers[i]);
+      for (int i = 0; i < kSub; ++i) out[i] = number(i, static_cast<int>(numbers[i]));
     };
     if constexpr (kFormat == Format::kMXFP4) {
       const float scale = power_of_two(scales[0]);
       write([&](int, int code) { return scale * kMXFP4Codes[code]; });
     } else if constexpr (kFormat == Format::kFP8) {
       const auto scale = read_as<float>(scales);
-      write([&](int, int code) { return scale * widen_e4m3(static_cast<std::uint8_t>(code)); });
+      write([&](int, int code) { return scale * kE4M3[static_cast<std::size_t>(code)]; });
     } else if constexpr (kFormat == Format::kIQ4_NL) {
       const float scale = half_at(scales);
       write([&](int, int code) { return scale * kIQ4Codes[code]; });

@@ -1,6 +1,7 @@
 #include "kernels/layer/linear.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -11,6 +12,8 @@
 #endif
 
 #include "kernels/floats.h"
+#include "kernels/layer/block_codes.h"
+#include "kernels/layer/blocks.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
 #include "kernels/vector_exp.h"
@@ -48,7 +51,7 @@ WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, const Panel &panel
 }
 
 struct VectorKernels {
-  PanelKernel by_dtype[3];  // for float32 activations
+  PanelKernel by_format[kNumFormats];  // for float32 activations
   void (*multiply_panel)(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
@@ -119,8 +122,7 @@ PanelKernel panel_kernel(Format format, Activations activations) {
 #if defined(WEFT_HAS_AMX)
   if (activations == Activations::kTwoBFloat16 && format == Format::kBFloat16 && has_tiles()) return amx::kTwoBFloat16;
 #endif
-  if (activations == Activations::kFloat32 && !is_quantized(format))
-    return vector_kernels().by_dtype[static_cast<int>(format)];
+  if (activations == Activations::kFloat32) return vector_kernels().by_format[static_cast<int>(format)];
   return {};
 }
 

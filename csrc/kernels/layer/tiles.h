@@ -271,7 +271,26 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-const VectorKernels kVectorKernels = {
-    {{times_panel<float>, scratch, 1}, {times_panel<Half>, scratch, 1}, {times_panel<BFloat16>, scratch, 1}},
-    multiply_panel,
-    norm_rows};
+#include "kernels/layer/block_tiles.h"
+
+const VectorKernels kVectorKernels = {{{times_panel<float>, scratch, 1},
+                                       {times_panel<Half>, scratch, 1},
+                                       {times_panel<BFloat16>, scratch, 1},
+                                       kBlockKernel<Format::kQ4_0>,
+                                       kBlockKernel<Format::kQ4_1>,
+                                       kBlockKernel<Format::kQ5_0>,
+                                       kBlockKernel<Format::kQ5_1>,
+                                       kBlockKernel<Format::kQ8_0>,
+                                       kBlockKernel<Format::kQ4_K>,
+                                       kBlockKernel<Format::kQ5_K>,
+                                       kBlockKernel<Format::kQ6_K>,
+                                       kBlockKernel<Format::kIQ4_NL>,
+                                       kBlockKernel<Format::kMXFP4>,
+                                       kBlockKernel<Format::kInt4_32>,
+                                       kBlockKernel<Format::kInt4_64>,
+                                       kBlockKernel<Format::kInt4_128>,
+                                       kBlockKernel<Format::kInt8_32>,
+                                       kBlockKernel<Format::kInt8_128>,
+                                       kBlockKernel<Format::kFP8>},
+                                      multiply_panel,
+                                      norm_rows};

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
+from weft.models.matrices import AnyMatrix, joined
 from weft.models.residual import Residual
 from weft.models.states import LayerStates
 from weft.ops.attention import Heads, KVLayer, Rows, attend
@@ -165,18 +166,17 @@ def norm_weight(config: ModelConfig, weights: WeightSource, name: str, size: int
     return weight.float() + config.norm_offset
 
 
-def pairs(heads: Tensor, num_pairs: int) -> Tensor:
+def pairs(heads: AnyMatrix, num_pairs: int) -> AnyMatrix:
     """Reorder the elements of heads [H, D, ...], so that adjacent ones are rotated: (i, i + R) of a head become (2i,
     2i + 1) for its R = `num_pairs` rotated pairs. The result has the same number of rows, in two or three leading
     dimensions."""
     size = heads.shape[1]
     if 2 * num_pairs == size:  # a view: nothing is copied
-        view: Tensor = heads.unflatten(1, (2, num_pairs)).transpose(1, 2)
-        return view
+        return heads.unflatten(1, (2, num_pairs)).transpose(1, 2)
     if num_pairs == 0 or heads.is_meta:  # torch would import its compiler to concatenate
         return heads
     rotated = heads[:, : 2 * num_pairs].unflatten(1, (2, num_pairs)).transpose(1, 2).flatten(1, 2)
-    return torch.cat([rotated, heads[:, 2 * num_pairs :]], 1)
+    return joined([rotated, heads[:, 2 * num_pairs :]], 1)
 
 
 def _projections(

@@ -59,16 +59,16 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     """Load a mixture. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
     count = mixture.num_experts
-    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
+    router = [weights.take_dense(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
-        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
+        router.append(weights.take_dense(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
     bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
     if len(mixture.projections) == 2:
         routed = _fused(config, mixture, weights, prefix, mixture.projections)
     elif f"{prefix}{FUSED[0]}" in weights:
         routed = _fused(config, mixture, weights, prefix, FUSED)
     else:
-        routed = _separate(config, mixture, weights, prefix)
+        routed = separate_experts(config, mixture, weights, prefix)
     shared = _shared(config, mixture, weights, prefix)
     gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
     return make_mixture(config, mixture, make_router(router), (gate, up, down), bias)
@@ -94,8 +94,10 @@ def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
     return Linear(weight, bias, out_dtype=torch.float32, activations=Activations.FLOAT32)
 
 
-def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
-    """The projections of the routed experts, stored as a matrix for each."""
+def separate_experts(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
+) -> Projections:
+    """The projections of the routed experts, stored as a matrix for each. `prefix` is that of the mixture."""
     hidden, inner = config.hidden_size, mixture.intermediate_size
 
     def matrices(name: str, *shape: int) -> Matrices:

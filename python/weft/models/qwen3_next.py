@@ -75,7 +75,7 @@ class Qwen3Next(Decoder):
         shares = [sizes.key_size, sizes.key_size, values, values]
         # Each key head is followed by the value heads that it serves.
         fused = weights.take_matrix(f"{prefix}in_proj_qkvz.weight", groups * sum(shares), hidden)
-        gates = weights.take_matrix(f"{prefix}in_proj_ba.weight", 2 * heads, hidden)
+        gates = weights.take_dense(f"{prefix}in_proj_ba.weight", 2 * heads, hidden)
         beta, decay = gates.view(groups, 2, heads // groups, hidden).unbind(1)
         return [*fused.view(groups, sum(shares), hidden).split(shares, 1), beta, decay]
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate, groupby
 from math import prod
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from weft.ops.formats import DENSE_FORMATS, Format
 from weft.ops.library import require
-from weft.ops.packing import Packed
+from weft.ops.packing import Packed, format_of
 from weft.ops.quantized import Matrix, Quantized
 
 SUPER_BLOCK = 256
@@ -118,7 +119,7 @@ Stored = Tensor | DeviceBlocks
 """Matrices on the device: [M, outputs, inputs], or [outputs, inputs] of one tensor."""
 
 
-def outputs_of(matrices: Stored) -> int:
+def num_outputs(matrices: Stored) -> int:
     """The number of outputs of each matrix."""
     return matrices.num_outputs if isinstance(matrices, DeviceBlocks) else matrices.shape[-2]
 
@@ -156,57 +157,61 @@ def stored_parts(packed: Tensor, parts: Sequence[int], matrices: int, inputs: in
     ]
 
 
-def pack_device(
-    parts: Sequence[Matrix], count: int = 1, matrix: Callable[[int, int], Matrix] | None = None
-) -> Packed:
-    """Copy matrices to the device's layout, one below the other, where at least one is quantised. Neighbours of one
-    format become one part.
+class DeviceStore:
+    """Memory on the device for `count` matrices, one part below the other, each with parts like `first`. At least one
+    part is quantised. Neighbours of one format become one part."""
 
-    count: the number of matrices M in each part. matrix: gives matrix i of part j, by default `parts[j]`, which is all
-    there is. The parts are the first matrices.
-    """
-    inputs = parts[0].shape[-1]
-    runs: list[list[int]] = []  # parts of one format
-    for number, part in enumerate(parts):
-        require(part.shape[-1] == inputs, f"parts have {inputs} inputs, not {part.shape[-1]}")
-        if runs and format_of(parts[runs[-1][-1]]) is format_of(part):
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    outputs = [sum(_rows(parts[number]) for number in run) for run in runs]
-    formats = [format_of(parts[run[0]]) for run in runs]
-    sizes = [num_bytes(format, count, rows, inputs) for format, rows in zip(formats, outputs, strict=True)]
-    memory = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0].device)
-    described: list[int] = []
-    for run, format, rows, offset in zip(runs, formats, outputs, _starts(sizes), strict=True):
-        described += (int(format), rows, offset)
-        if memory.is_meta:
-            continue
-        stored = stored_at(memory, offset, format, count, rows, inputs)
-        for index in range(count):
-            first = 0
-            for number in run:
-                given = parts[number] if matrix is None else matrix(index, number)
-                require(
-                    given.shape == parts[number].shape and format_of(given) is format,
-                    f"matrix {index} must be {format.name} {list(parts[number].shape)} as the first, not "
-                    f"{format_of(given).name} {list(given.shape)}",
-                )
-                _place(given, stored, index, first)
-                first += _rows(given)
-    return Packed(memory, tuple(described))
+    def __init__(self, count: int, first: Sequence[Matrix]) -> None:
+        inputs = first[0].shape[-1]
+        self._shapes = [part.shape for part in first]
+        self._formats = [format_of(part) for part in first]
+        require(all(part.shape[-1] == inputs for part in first), f"parts must have {inputs} inputs each")
+        self._places: list[
+            tuple[int, int]
+        ] = []  # each part's place among the joined ones, and its first output
+        outputs: list[int] = []
+        for number, part in enumerate(first):
+            if number == 0 or self._formats[number - 1] is not self._formats[number]:
+                outputs.append(0)
+            self._places.append((len(outputs) - 1, outputs[-1]))
+            outputs[-1] += _rows(part)
+        joined = [format for format, _ in groupby(self._formats)]
+        sizes = [num_bytes(format, count, rows, inputs) for format, rows in zip(joined, outputs, strict=True)]
+        memory = torch.empty(sum(sizes), dtype=torch.uint8, device=first[0].device)
+        starts = accumulate(sizes[:-1], initial=0)
+        described = [
+            number for part in zip(map(int, joined), outputs, starts, strict=True) for number in part
+        ]
+        self.packed = Packed(memory, tuple(described))
+        self._stored = stored_parts(memory, described, count, inputs)
+
+    def put(self, index: int, parts: Sequence[Matrix]) -> None:
+        """Copy the parts of a matrix."""
+        formats, shapes = [format_of(part) for part in parts], [part.shape for part in parts]
+        require(
+            formats == self._formats and shapes == self._shapes,
+            f"matrix {index} must be {_names(self._formats, self._shapes)} as the first, not "
+            f"{_names(formats, shapes)}",
+        )
+        if self.packed.memory.is_meta:
+            return
+        for part, (place, first) in zip(parts, self._places, strict=True):
+            _write(part, self._stored[place], index, first)
 
 
-def format_of(matrix: Matrix) -> Format:
-    return matrix.format if isinstance(matrix, Quantized) else DENSE_FORMATS[matrix.dtype]
+def pack_device(parts: Sequence[Matrix]) -> Packed:
+    """Copy a matrix in parts, one below the other, to the device's layout. At least one part is quantised."""
+    store = DeviceStore(1, parts)
+    store.put(0, parts)
+    return store.packed
+
+
+def _names(formats: Sequence[Format], shapes: Sequence[torch.Size]) -> str:
+    return ", ".join(f"{format.name} {list(shape)}" for format, shape in zip(formats, shapes, strict=True))
 
 
 def _rows(matrix: Matrix) -> int:
     return prod(matrix.shape[:-1])
-
-
-def _starts(sizes: Sequence[int]) -> list[int]:
-    return [sum(sizes[:number]) for number in range(len(sizes))]
 
 
 def _aligned(size: int) -> int:
@@ -234,7 +239,7 @@ def _tensors(
     return tensors
 
 
-def _place(matrix: Matrix, stored: Stored, index: int, first: int) -> None:
+def _write(matrix: Matrix, stored: Stored, index: int, first: int) -> None:
     """Write a matrix to the outputs from `first` on of matrix `index`."""
     if isinstance(stored, Tensor):
         assert isinstance(matrix, Tensor)

@@ -35,7 +35,7 @@ from weft.ops.blocks_triton import (
     place_of,
     tensors_of,
 )
-from weft.ops.device_blocks import DeviceBlocks, Stored, outputs_of
+from weft.ops.device_blocks import DeviceBlocks, Stored, num_outputs
 from weft.ops.library import require
 from weft.ops.linear_triton import activate, load_inputs, row_stride, weight_rows
 from weft.ops.triton_launch import begin, chain_options, is_padding
@@ -291,9 +291,9 @@ def experts(
         return
     require(num_experts < MAX_EXPERTS, f"there may be at most {MAX_EXPERTS - 1} experts, not {num_experts}")
     require(choices < MAX_CHOICES.value, f"at most {MAX_CHOICES.value - 1} choices fit a call, not {choices}")
-    num_ups = sum(map(outputs_of, up))
+    num_ups = sum(map(num_outputs, up))
     inner = x.new_empty(choices, num_ups // 2 if gated else num_ups)
-    results = x.new_empty(choices, sum(map(outputs_of, down)))
+    results = x.new_empty(choices, sum(map(num_outputs, down)))
     is_whole = len(up) == 1 or not gated
     sums = inner if is_whole else x.new_empty(choices, num_ups, dtype=torch.float32)
     chain = chain_options(x)
@@ -322,7 +322,7 @@ def experts(
             row_tiles = choices
             if starts is not None:  # each expert with rows has at most one tile that is not full
                 row_tiles = choices // of_part.rows + min(choices, num_experts)
-            outputs = outputs_of(part)
+            outputs = num_outputs(part)
             some, place = None if bias is None else bias[:, first:], target[:, first:]
             experts_kernel[(triton.cdiv(outputs, of_part.outputs), row_tiles)](
                 source, codes, *tensors_of(blocks), some, starts, order, index, live, place, source.stride(0),

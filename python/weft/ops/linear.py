@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -27,11 +26,11 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.device_blocks import Stored, outputs_of, pack_device, stored_parts
+from weft.ops.device_blocks import Stored, num_outputs, pack_device, stored_parts
 from weft.ops.formats import Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, pack_matrix
-from weft.ops.quantized import Matrix
+from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix
+from weft.ops.quantized import Matrix, Quantized
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
@@ -70,20 +69,21 @@ class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
 
-    On the CPU the weight is copied once, from the parts to the final layout. While a model loads, threads do that
-    (`PackingThreads`), and `weight` is complete when the model is.
+    Parts may be quantised, in different formats: each keeps its bits. On the CPU the weight is copied once, from the
+    parts to the final layout. While a model loads, threads do that (`PackingThreads`), and `weight` is complete when
+    the model is.
 
     activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    activations: how the product rounds its input rows; by default as is fastest for the weight's dtype. Raises
-        `InputError` if that is not possible.
+    activations: how the product rounds its input rows (`weft.ops.packing.activations_of`). Raises `InputError` if that
+        is not possible.
     """
 
     def __init__(
         self,
-        weight: Tensor | Sequence[Tensor],
+        weight: Matrix | Sequence[Matrix],
         bias: Tensor | Sequence[Tensor] | None = None,
         *,
         activation: Activation | None = None,
@@ -93,14 +93,19 @@ class Linear:
         out_dtype: torch.dtype | None = None,
         activations: Activations | None = None,
     ) -> None:
-        parts = [weight] if isinstance(weight, Tensor) else list(weight)
-        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if gated else 1)
+        parts = [weight] if isinstance(weight, Tensor | Quantized) else list(weight)
         self.num_inputs = parts[0].shape[-1]
+        require(
+            all(part.shape[-1] == self.num_inputs for part in parts),
+            f"the parts of a weight have one number of inputs, not {[part.shape[-1] for part in parts]}",
+        )
+        self.num_outputs = outputs_of(parts) // (2 if gated else 1)
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        chosen = activations_of((part.dtype for part in parts), parts[0].device, activations)
-        if parts[0].device.type == "cpu":
+        device = parts[0].device
+        chosen = activations_of(map(format_of, parts), device, activations)
+        if device.type == "cpu":
             self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:
             self.packed = _on_device(parts)
@@ -287,7 +292,7 @@ def _linear_cuda(
     adds = residual is not None and epilogue.is_linear and out.dtype is x.dtype
     sums = out
     if gated or (residual is not None and not adds):
-        sums = out.new_empty(x.shape[0], sum(map(outputs_of, matrices)))
+        sums = out.new_empty(x.shape[0], sum(map(num_outputs, matrices)))
     for columns, dense in _widened(matrices, x.dtype):
         some, target = None if bias is None else bias[columns], sums[:, columns]
         if residual is not None and adds:
@@ -325,9 +330,9 @@ def _multiply_few(
     is_whole = len(matrices) == 1 or not epilogue.gated
     sums, first = out, 0
     if not is_whole:
-        sums = out.new_empty(len(x), sum(map(outputs_of, matrices)), dtype=torch.float32)
+        sums = out.new_empty(len(x), sum(map(num_outputs, matrices)), dtype=torch.float32)
     for matrix in matrices:
-        columns = slice(first, first + outputs_of(matrix))
+        columns = slice(first, first + num_outputs(matrix))
         first = columns.stop
         targets: tuple[Tensor | None, ...] = residual, out, also
         if not is_whole:
@@ -349,7 +354,7 @@ def _widened(matrices: Sequence[Stored], dtype: torch.dtype) -> Iterator[tuple[s
     memory that is free again when the iterator goes on."""
     first = 0
     for matrix in matrices:
-        count = outputs_of(matrix)
+        count = num_outputs(matrix)
         if isinstance(matrix, Tensor):
             yield slice(first, first + count), matrix.view(count, -1).to(dtype)
         else:
@@ -408,9 +413,9 @@ def _add_norm_cuda(
 
 _LINEAR = register(
     "linear(Tensor x, Tensor weight, int[] parts, int activations, Tensor? bias, Tensor? norm, float eps,"
-    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
-    " Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None, Tensor? added_norm=None, float added_eps=0.0,"
-    " Tensor(c!)? total=None) -> ()",
+    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale,"
+    " float softcap, Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None,"
+    " Tensor? added_norm=None, float added_eps=0.0, Tensor(c!)? total=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )

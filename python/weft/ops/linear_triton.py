@@ -37,7 +37,7 @@ from weft.ops.blocks_triton import (
     place_of,
     tensors_of,
 )
-from weft.ops.device_blocks import DeviceBlocks, Stored, outputs_of
+from weft.ops.device_blocks import DeviceBlocks, Stored, num_outputs
 from weft.ops.linear import FEW_ROWS
 from weft.ops.triton_launch import (
     chain_options,
@@ -368,7 +368,7 @@ def linear(
     rows, inputs = x.shape
     blocks = weight if isinstance(weight, DeviceBlocks) else None
     codes = weight.codes if isinstance(weight, DeviceBlocks) else weight
-    outputs, constants = outputs_of(weight), NO_BLOCKS if blocks is None else block_constants(blocks)
+    outputs, constants = num_outputs(weight), NO_BLOCKS if blocks is None else block_constants(blocks)
     tiles = tiles or choose_tiles(outputs, inputs, codes.element_size() / constants.halves)
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out

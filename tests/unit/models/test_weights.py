@@ -37,6 +37,7 @@ from weft.models.weights import (
 )
 from weft.ops import packing
 from weft.ops.attention import Rows
+from weft.ops.formats import Format
 from weft.ops.rows import embed
 
 CONFIG: dict[str, Any] = {
@@ -202,7 +203,7 @@ WRONG_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "heads": ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
     "odd-head": ({"head_dim": 7}, "'head_dim' is 7"),
     "activation": ({"hidden_act": "sulu"}, "'hidden_act' is 'sulu'; weft knows silu"),
-    "quantised": ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
+    "quantised": ({"quantization_config": {"bits": 4}}, "does not name a method in 'quant_method'; use"),
     "dtype": ({"dtype": "float8"}, "'dtype' is 'float8'; weft runs float32"),
     "rope": (
         {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
@@ -236,10 +237,11 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
     assert str(checkpoint / "config.json") in str(caught.value)
 
 
-def test_quantized_checkpoints_are_refused_whoever_would_run_them(checkpoint: Path) -> None:
+def test_quantised_checkpoints_are_refused_for_transformers_code(checkpoint: Path) -> None:
     edit_config(checkpoint, architectures=["GemmaForCausalLM"], quantization_config={"quant_method": "awq"})
     with pytest.raises(
-        ModelError, match=r"config.json: 'quantization_config' says 'awq': .* use the original"
+        ModelError,
+        match=r"config.json: 'quantization_config' says that it is quantised with 'awq', .* use the original",
     ):
         load_model(checkpoint)
 
@@ -351,19 +353,19 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Tensor]], ob
     "float8": (
         {},
         lambda t: t.update({"lm_head.weight": t["lm_head.weight"].to(torch.float8_e4m3fn)}),
-        "'lm_head.weight' is F8_E4M3; expected floating-point weights, of .*use the original one",
+        "'lm_head.weight' is F8_E4M3; expected floating-point weights, of .*use the original model",
     ),
     "scales": (
         {},
         lambda t: t.update({"model.layers.0.mlp.up_proj.weight_scale": torch.ones(1)}),
-        "unexpected .* The weights are quantized, which is not supported",
+        "unexpected .* The weights are quantised, and 'quantization_config' in config.json does not say how",
     ),
     "packed": (
         {},
         lambda t: t.update(
             {"model.layers.0.mlp.up_proj.qweight": t.pop("model.layers.0.mlp.up_proj.weight")}
         ),
-        "no tensor .* The weights are quantized, which is not supported",
+        "no tensor .* The weights are quantised, and 'quantization_config' in config.json does not say how",
     ),
 }
 
@@ -478,19 +480,20 @@ def test_quantized_checkpoints_with_an_image_encoder_are_refused(architecture: s
             architecture
         ]
     ).to_dict()
-    data = {**config, "architectures": [architecture], "quantization_config": {"quant_method": "fp8"}}
-    with pytest.raises(ModelError, match="'quantization_config' says 'fp8'"):
+    data = {**config, "architectures": [architecture], "quantization_config": {"quant_method": "hqq"}}
+    with pytest.raises(ModelError, match="'quantization_config' says that it is quantised with HQQ; use"):
         parse_config(data, "config.json")
 
 
 @pytest.mark.parametrize("inputs", [64, 1024])
 def test_random_numbers_in_mxfp4_have_the_spread_of_others(inputs: int) -> None:
     """Their scale is a power of 2."""
-    weights = RandomWeights(parse_decoder({**CONFIG, "dtype": "bfloat16"}, "c"), 0)
-    tensor = weights.take_mxfp4("experts", 2, 48, inputs)
-    spread = torch.stack([tensor.matrices()[expert].float() for expert in range(2)]).std()
-    assert tensor.matrices()[1].shape == (48, inputs)
-    assert tensor.matrices()[1].dtype == torch.bfloat16
+    data = {**CONFIG, "dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}
+    weights = RandomWeights(parse_decoder(data, "c", quantizations=["mxfp4"]), 0)
+    matrices = weights.take_matrices("experts", 2, 48, inputs)
+    spread = torch.stack([matrices[expert].dequantized() for expert in range(2)]).std()
+    assert matrices[1].shape == (48, inputs)
+    assert matrices[1].format is Format.MXFP4
     assert 0.45 * inputs**-0.5 < spread < inputs**-0.5
 
 
