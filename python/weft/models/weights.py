@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft import _core
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
@@ -30,10 +29,10 @@ from weft.models.mxfp4 import BLOCKS, SCALES, Mxfp4Tensor
 from weft.models.progress import LoadProgress
 from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import MappedFiles, Stored, parameters_of, stored_tensors
-from weft.ops.formats import ACTIVATION_DTYPES, Activations, Format
+from weft.ops.formats import ACTIVATION_DTYPES
 from weft.ops.huge_pages import converted
 from weft.ops.mxfp4 import BLOCK, BYTES
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
 
@@ -422,7 +421,7 @@ def load_model(
     model_class, config = read_config(directory)
     config = replace(
         with_dtype(config, dtype, device),
-        rounding=rounding_on(device, activation_dtype),
+        rounding=activations_named(activation_dtype, device),
         max_seq_len=max_seq_len,
     )
     _, headers = check_weights(model_class, config, directory)
@@ -478,7 +477,7 @@ def model_in_memory(
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = replace(
         with_dtype(config, dtype, device),
-        rounding=rounding_on(device, activation_dtype),
+        rounding=activations_named(activation_dtype, device),
         max_seq_len=max_seq_len,
     )
     with torch.inference_mode():
@@ -504,21 +503,6 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 def dtype_name(config: ModelConfig) -> str:
     """The name to pass to `load_model` as `dtype`, so that another model gets the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
-
-
-def rounding_on(device: torch.device, name: str) -> Activations | None:
-    """How products on `device` round their input rows, by its name in `EngineConfig`; None for "auto". Raises
-    `InputError` if the device can't."""
-    if name == "auto":
-        return None
-    if device.type == "cuda":
-        raise InputError(f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
-    activations = ACTIVATION_DTYPES[name]
-    if activations is Activations.TWO_BFLOAT16 and not _core.can_multiply(Format.BF16, activations):
-        raise InputError(
-            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'"
-        )
-    return activations
 
 
 def activation_dtype_name(config: ModelConfig) -> str:

@@ -213,10 +213,13 @@ def test_weights_in_16_bits_are_computed_in_float32(
 
     path = changed(saved(family)[0], tmp_path / "half", {"dtype": "bfloat16"}, halved)
     network = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    model = load_model(path)
+    model = load_model(path, activation_dtype="float32")
     assert model.config.dtype is torch.float32
-    # Products with AMX's tiles have a few bits less than those of float32.
-    assert_near(logits_of(model, TEXT), expected_logits(network, TEXT), 1e-3)
+    expected = expected_logits(network, TEXT)
+    assert_near(logits_of(model, TEXT), expected)
+    # Each product changes by some 0.15 %, and so may the choice of an expert.
+    difference = logits_of(load_model(path, activation_dtype="bfloat16"), TEXT) - expected
+    assert 0 < difference.square().mean().sqrt() < 0.05 * expected.square().mean().sqrt()
 
 
 @pytest.mark.parametrize("family", ["mixtral", "deepseek_v3", "qwen3_5"])

@@ -166,7 +166,7 @@ def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) 
     layer = layer_of(4, 40, 48, SILU, dtype, has_bias=True)
     assert layer.gate is not None
     given = routed(30, 4, 2, 48)
-    expected = layer.packed(tiled=False)(*given)
+    expected = layer.packed(Activations.FLOAT32)(*given)
     layer.gate, layer.up, layer.down = layer.gate.float(), layer.up.float(), layer.down.float()
     assert torch.equal(layer.packed()(*given), expected)
 
