@@ -18,6 +18,7 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/blocks.h"
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
@@ -26,6 +27,7 @@
 #include "kernels/layer/linear.h"
 #include "kernels/layer/mxfp4.h"
 #include "kernels/layer/pack.h"
+#include "kernels/layer/pack_blocks.h"
 #include "kernels/layer/recur.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
@@ -238,6 +240,25 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
   std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
   call.packed = pointer<void>(packed), call.first = first, call.panel_step = panel_step, call.tiled = tiled;
   return kernel_of([call] { pack_cpu(call); });
+}
+
+Made pack_blocks(int format, Address blocks, const std::vector<std::int64_t> &sizes,
+                 const std::vector<std::int64_t> &strides, std::int64_t inputs, Address panels, std::int64_t first,
+                 std::int64_t panel_step) {
+  PackBlocksCall call{};
+  call.format = static_cast<Format>(format), call.blocks = pointer<const void>(blocks), call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.panels = pointer<void>(panels), call.first = first, call.panel_step = panel_step;
+  return kernel_of([call] { pack_blocks_cpu(call); });
+}
+
+Made widen_blocks(int format, Address blocks, const std::vector<std::int64_t> &sizes,
+                  const std::vector<std::int64_t> &strides, std::int64_t inputs, Address out, int threads) {
+  WidenCall call{};
+  call.format = static_cast<Format>(format), call.blocks = pointer<const void>(blocks), call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.out = pointer<float>(out), call.threads = threads;
+  return kernel_of([call] { widen_blocks_cpu(call); });
 }
 
 Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
@@ -522,6 +543,8 @@ void bind_kernels(nb::module_ &m) {
   m.def("experts_cpu", &experts);
   m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
+  m.def("pack_blocks_cpu", &pack_blocks);
+  m.def("widen_blocks_cpu", &widen_blocks);
   m.def("mxfp4_cpu", &mxfp4);
   m.def("num_formats", [] { return kNumFormats; });
   m.def("block_size", [](int format) {

@@ -76,6 +76,14 @@ InstructionSet instruction_set() {
 
 const char *instruction_set_name() { return kNames[static_cast<int>(instruction_set())]; }
 
+bool has_vnni() {
+#if defined(__x86_64__)
+  return instruction_set() == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
+#endif
+}
+
 bool has_amx() {
   static const bool has = ask_for_amx();
   return has;

@@ -12,6 +12,9 @@ InstructionSet instruction_set();
 // Returns the set's name, as in WEFT_INSTRUCTION_SET.
 const char *instruction_set_name();
 
+// Whether the chosen set is kAvx512 and the processor has its products of bytes (VNNI).
+bool has_vnni();
+
 // Whether the processor has bfloat16 instructions for tiles (AMX) and for AVX-512 vectors, and the system lets this
 // process use tiles. Determined once; the first call asks the system for the permission.
 bool has_amx();

@@ -194,6 +194,20 @@ def pack_cpu(
     arg8: bool,
     /,
 ) -> Kernel: ...
+def pack_blocks_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: Sequence[int],
+    arg3: Sequence[int],
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    /,
+) -> Kernel: ...
+def widen_blocks_cpu(
+    arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: int, arg5: int, arg6: int, /
+) -> Kernel: ...
 def mxfp4_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...
 def num_formats() -> int: ...
 def block_size(arg: int, /) -> tuple[int, int, int]: ...

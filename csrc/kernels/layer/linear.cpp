@@ -1,6 +1,7 @@
 #include "kernels/layer/linear.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -11,6 +12,9 @@
 #endif
 
 #include "kernels/floats.h"
+#include "kernels/layer/block_codes.h"
+#include "kernels/layer/blocks.h"
+#include "kernels/layer/int8.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
 #include "kernels/vector_exp.h"
@@ -48,7 +52,7 @@ WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, const Panel &panel
 }
 
 struct VectorKernels {
-  PanelKernel by_dtype[3];  // for float32 activations
+  PanelKernel by_format[kNumFormats];  // for float32 activations
   void (*multiply_panel)(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
@@ -71,6 +75,7 @@ struct Depth {
 namespace plain {
 #define WEFT_TARGET 0
 #define WEFT_PAIRS 0
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
@@ -82,6 +87,7 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
@@ -91,6 +97,7 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
@@ -174,14 +181,15 @@ const RoundedKernels *rounded_kernels(Activations activations) {
 
 // Returns the kernel for weights of `format`. Its `times` is null if there is none.
 PanelKernel panel_kernel(Format format, Activations activations) {
-  const RoundedKernels *rounded = rounded_kernels(activations);
-  if (rounded && format == Format::kBFloat16) return rounded->panels;
-  if (activations == Activations::kFloat32 && !is_quantized(format))
-    return vector_kernels().by_dtype[static_cast<int>(format)];
+  if (activations == Activations::kInt8) return int8_kernels().by_format[static_cast<int>(format)];
+  if (const RoundedKernels *rounded = rounded_kernels(activations); rounded && format == Format::kBFloat16)
+    return rounded->panels;
+  if (activations == Activations::kFloat32) return vector_kernels().by_format[static_cast<int>(format)];
   return {};
 }
 
 const RowKernel *row_kernel(Activations activations) {
+  if (activations == Activations::kInt8) return &int8_kernels().rows;
   const RoundedKernels *rounded = rounded_kernels(activations);
   return rounded ? &rounded->rows : nullptr;
 }

@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// How a matrix of embeddings is stored: as rows, or as the panels or tiles of a linear layer that shares it (linear.h).
+// How a matrix of embeddings is stored: as rows, of blocks if it is quantised, or as the panels or tiles of a linear
+// layer that shares it (linear.h).
 enum class EmbedLayout { kRows, kPanels, kTiles };
 
 // out[r] = weight[tokens[r]] * scale, in float32. Ids outside [0, vocab) are clamped.

@@ -96,16 +96,17 @@ Model = Annotated[
     _option(
         "--model",
         "-m",
-        metavar="NAME|DIR",
+        metavar="NAME|DIR|FILE",
         panel=MODEL,
-        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME). Default: weft-tiny.",
+        help="A Hugging Face directory, a GGUF file, or a name of `weft models` or of the hub (ORG/NAME). Default: "
+        "weft-tiny.",
     ),
 ]
 NamedModel = Annotated[
     str | None,
     typer.Argument(
-        metavar="NAME|DIR",
-        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME).",
+        metavar="NAME|DIR|FILE",
+        help="A Hugging Face directory, a GGUF file, or a name of `weft models` or of the hub (ORG/NAME).",
     ),
 ]
 """The same as an argument, for commands without other arguments."""

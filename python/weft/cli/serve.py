@@ -151,13 +151,15 @@ def serve(
     from dataclasses import replace
 
     from weft.config import EngineConfig, Speculation
+    from weft.registry import MODEL_FILES
 
     # Flush at exit, so that the reason for the exit is the last line.
     # A check prints its own words about each fault.
     level = LogLevel.error if check else log_level
     context.call_on_close(logs.set_up(log_format.value, level.value).flush)
     found = faults.FaultList()
-    if check and config is None and model is not None and Path(model).is_file():
+    is_file = model is not None and Path(model).is_file() and Path(model).suffix not in MODEL_FILES
+    if check and config is None and model is not None and is_file:
         config, model = Path(model), None
     read = config_file.read_config(config, found) if config is not None else None
     own: dict[str, Any] = {

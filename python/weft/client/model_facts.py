@@ -52,8 +52,10 @@ class ModelFacts:
 
     @property
     def weight_dtypes(self) -> str:
-        """The dtypes of the matrices in memory."""
-        return " and ".join(sorted(str(each).removeprefix("torch.") for each in self.headers.matrix_dtypes))
+        """The formats and the dtypes of the matrices in memory."""
+        formats = sorted(each.name for each in self.headers.matrix_formats)
+        dtypes = sorted(str(each).removeprefix("torch.") for each in self.headers.matrix_dtypes)
+        return " and ".join([*formats, *dtypes])
 
     @property
     def weight_bytes(self) -> int:

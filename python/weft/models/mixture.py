@@ -17,14 +17,16 @@ from weft.models.residual import Residual
 from weft.ops.experts import Experts
 from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
+from weft.ops.quantized import Matrix
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
 
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
 """The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
 
-Matrix = Tensor | Sequence[Tensor]
-Projections = tuple[Matrix, Matrix, Matrix]
+Each = Tensor | Sequence[Matrix]
+"""The matrices of experts."""
+Projections = tuple[Each, Each, Each]
 """The gates, ups and downs of all experts, as `Experts` takes them."""
 
 
@@ -59,16 +61,16 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     """Load a mixture. `prefix` is that of the layer."""
     prefix = f"{prefix}{mixture.name}."
     count = mixture.num_experts
-    router = [weights.take_matrix(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
+    router = [weights.take_dense(f"{prefix}{mixture.router}.weight", count, config.hidden_size)]
     if mixture.shared_gate:
-        router.append(weights.take_matrix(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
+        router.append(weights.take_dense(f"{prefix}{mixture.shared_gate}.weight", 1, config.hidden_size))
     bias = weights.take_float(f"{prefix}{mixture.choice_bias}", count) if mixture.choice_bias else None
     if len(mixture.projections) == 2:
         routed = _fused(config, mixture, weights, prefix, mixture.projections)
     elif f"{prefix}{FUSED[0]}" in weights:
         routed = _fused(config, mixture, weights, prefix, FUSED)
     else:
-        routed = _separate(config, mixture, weights, prefix)
+        routed = separate_experts(config, mixture, weights, prefix)
     shared = _shared(config, mixture, weights, prefix)
     gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
     return make_mixture(config, mixture, make_router(router), (gate, up, down), bias)
@@ -94,8 +96,10 @@ def make_router(weight: Sequence[Tensor], bias: Tensor | None = None) -> Linear:
     return Linear(weight, bias, out_dtype=torch.float32, activations=Activations.FLOAT32)
 
 
-def _separate(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
-    """The projections of the routed experts, stored as a matrix for each."""
+def separate_experts(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
+) -> Projections:
+    """The projections of the routed experts, stored as a matrix for each. `prefix` is that of the mixture."""
     hidden, inner = config.hidden_size, mixture.intermediate_size
 
     def matrices(name: str, *shape: int) -> Matrices:
@@ -136,7 +140,7 @@ def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, 
     return gate.split(inner), up.split(inner), down.split(inner, 1)
 
 
-def _joined(first: Matrix, second: Matrix) -> Matrices:
+def _joined(first: Each, second: Each) -> Matrices:
     """The matrices of two sequences, one after the other."""
     count = len(first)
     return Matrices(count + len(second), lambda i: first[i] if i < count else second[i - count])

@@ -50,10 +50,11 @@ class MtpModule:
         norm = norms(config, weights, prefix)
         self.embedding_norm = norm(layout.embedding_norm)
         self.hidden_norm = norm(layout.hidden_norm)
-        projection = weights.take_matrix(f"{prefix}{layout.projection}.weight", hidden, 2 * hidden)
-        if not layout.embedding_first:
-            projection = projection.roll(hidden, 1)  # swap the halves: `join_norms` puts the embedding first
-        self.projection = Linear(projection)
+        name = f"{prefix}{layout.projection}.weight"
+        if layout.embedding_first:
+            self.projection = Linear(weights.take_matrix(name, hidden, 2 * hidden))
+        else:  # swap the halves: `join_norms` puts the embedding first
+            self.projection = Linear(weights.take_dense(name, hidden, 2 * hidden).roll(hidden, 1))
         self.layer = make_layer()
         self.output_norm = norm(layout.output_norm)
         self.gives_normed = layout.reads_normed

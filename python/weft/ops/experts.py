@@ -10,33 +10,37 @@ on that row alone, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
-from weft.ops.formats import DENSE_FORMATS, Activations
+from weft.ops.device_blocks import DeviceStore, stored_parts
+from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, pack, packed_shape
+from weft.ops.packing import Packed, activations_of, fill_part, format_of, part_bytes
+from weft.ops.quantized import Matrix, Quantized
 
 
 class Experts:
     """The MLPs of a layer's experts, stored in the layout of their device's kernels.
 
     gate, up: [E, I, H]; `gate` is None for MLPs without gates. down: [E, H, I]. Each is a tensor, any view of one, or a
-        sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them.
+        sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them. They may
+        be quantised; all gates have one format, as have all ups and all downs.
     gate_bias, up_bias: [E, I], down_bias: [E, H], or None. An MLP with gates has both of the first two, or none.
-    dtype: of the stored weights; by default that of the given ones.
+    dtype: of the stored dense weights; by default that of the given ones.
     activations: as in `Linear`.
     """
 
     def __init__(
         self,
-        gate: Tensor | Sequence[Tensor] | None,
-        up: Tensor | Sequence[Tensor],
-        down: Tensor | Sequence[Tensor],
+        gate: Matrix | Sequence[Matrix] | None,
+        up: Matrix | Sequence[Matrix],
+        down: Matrix | Sequence[Matrix],
         activation: Activation,
         *,
         gate_bias: Tensor | None = None,
@@ -112,37 +116,84 @@ def _joined(gate: Tensor | None, up: Tensor | None) -> Tensor | None:
 
 
 def _packed(
-    parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype | None, wanted: Activations | None
+    sequences: Sequence[Matrix | Sequence[Matrix]], dtype: torch.dtype | None, wanted: Activations | None
 ) -> tuple[Packed, tuple[int, int]]:
-    """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
-    Returns the tensor and the shape of a matrix."""
-    memory, num_outputs, num_inputs, chosen = torch.empty(0), 0, 0, Activations.FLOAT32
-    for expert in range(len(parts[0])):
-        matrices = [part[expert] for part in parts]
-        if expert == 0:
-            first = matrices[0]
-            num_outputs, num_inputs = first.shape
-            stored = dtype or first.dtype
-            chosen = activations_of([DENSE_FORMATS[stored]], first.device, wanted)
-            tiles = chosen is not Activations.FLOAT32
-            if first.device.type == "cpu":
-                sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)
-                memory = reserved((len(parts[0]), *sizes), stored)
-            else:
-                sizes = (len(parts) * num_outputs, num_inputs)
-                memory = torch.empty((len(parts[0]), *sizes), dtype=stored, device=first.device)
+    """Pack the matrices of all experts into one memory, expert by expert. `sequences` are gates and ups, or one of
+    them. Returns the packed matrices and the shape of one."""
+    store: _Store | DeviceStore | None = None
+    for expert in range(len(sequences[0])):
+        matrices = [_stored(matrices[expert], dtype) for matrices in sequences]
+        if store is None:
+            num_outputs, num_inputs = matrices[0].shape
+            store = _store_for(len(sequences[0]), matrices, wanted)
         require(
             all(matrix.shape == (num_outputs, num_inputs) for matrix in matrices),
             f"the matrices of expert {expert} must be {[num_outputs, num_inputs]}, not "
             f"{[list(m.shape) for m in matrices]}",
         )
-        if memory.device.type == "cpu":
-            pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
-        elif not memory.is_meta:  # torch would import its compiler to concatenate
-            torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
-    if memory.device.type != "cpu":
-        return Packed(memory), (num_outputs, num_inputs)
-    return Packed(memory, (DENSE_FORMATS[memory.dtype], num_outputs, 0), chosen), (num_outputs, num_inputs)
+        store.put(expert, matrices)
+    assert store is not None
+    return store.packed, (num_outputs, num_inputs)
+
+
+def _store_for(count: int, first: Sequence[Matrix], wanted: Activations | None) -> _Store | DeviceStore:
+    if first[0].device.type != "cpu" and any(isinstance(matrix, Quantized) for matrix in first):
+        return DeviceStore(count, first)
+    return _Store(count, first, wanted)
+
+
+def _stored(matrix: Matrix, dtype: torch.dtype | None) -> Matrix:
+    """A matrix as it is stored: a dense one in `dtype`, if that is given."""
+    return matrix.to(dtype) if dtype is not None and isinstance(matrix, Tensor) else matrix
+
+
+class _Store:
+    """Memory for the matrices of `count` experts, each with matrices like `first`."""
+
+    def __init__(self, count: int, first: Sequence[Matrix], wanted: Activations | None) -> None:
+        num_outputs, num_inputs = first[0].shape
+        device = first[0].device
+        self.formats = [format_of(matrix) for matrix in first]
+        chosen = activations_of(self.formats, device, wanted)
+        if device.type != "cpu":
+            dtype = next(matrix.dtype for matrix in first if isinstance(matrix, Tensor))
+            sizes = (count, len(first) * num_outputs, num_inputs)
+            self.packed = Packed(torch.empty(sizes, dtype=dtype, device=device))
+            return
+        # Matrices of one format are one part, whose panels alternate.
+        kinds = self.formats[:1] if len({*self.formats}) == 1 else self.formats
+        self.groups = len(first) // len(kinds)
+        offsets, numbers = [0], list[int]()
+        for kind in kinds:
+            numbers += [kind, num_outputs, offsets[-1]]
+            offsets.append(
+                offsets[-1] + count * part_bytes(kind, chosen, num_outputs, num_inputs, self.groups)
+            )
+        memory = reserved((offsets[-1],), torch.uint8)
+        self.parts = [memory[begin:end].view(count, -1) for begin, end in pairwise(offsets)]
+        self.packed = Packed(memory, tuple(numbers), chosen)
+
+    def put(self, expert: int, matrices: Sequence[Matrix]) -> None:
+        """Copy the matrices of an expert, which may be complete later (`PackingThreads`)."""
+        memory = self.packed.memory
+        if memory.device.type != "cpu":
+            if not memory.is_meta:  # torch would import its compiler to concatenate
+                dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
+                torch.cat(dense, out=memory[expert])
+            return
+        formats = [format_of(matrix) for matrix in matrices]
+        require(
+            formats == self.formats,
+            f"the matrices of expert {expert} are in {_names(formats)}, those of the first in "
+            f"{_names(self.formats)}; convert them to one dtype",
+        )
+        for part, place in enumerate(self.parts):
+            these = matrices if self.groups > 1 else matrices[part : part + 1]
+            fill_part(these, self.groups, self.packed.activations, place[expert])
+
+
+def _names(formats: Sequence[Format]) -> str:
+    return " and ".join(kind.name for kind in formats)
 
 
 def _experts_cpu(
@@ -221,9 +272,10 @@ def _experts_cuda(
     live: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> None:
+    dense = [memory.dtype for memory, parts in ((up, up_parts), (down, down_parts)) if not parts]
     require(
-        x.dtype is up.dtype is out.dtype,
-        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+        all(x.dtype is out.dtype is dtype for dtype in (*dense, out.dtype)),
+        f"activations on CUDA have the weights' dtype, {[*dense, out.dtype][0]}, not {x.dtype}",
     )
     _check(x, index, weights, out, residual)
     with device_of(x):
@@ -231,8 +283,8 @@ def _experts_cuda(
             x,
             index,
             weights,
-            up,
-            down,
+            stored_parts(up, up_parts, num_experts, x.shape[1]),
+            stored_parts(down, down_parts, num_experts, inner),
             up_bias,
             down_bias,
             gated,

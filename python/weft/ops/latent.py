@@ -22,7 +22,8 @@ from weft import _core
 from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import FEW_ROWS, Linear, Norm, multiply
-from weft.ops.packing import Packed, activations_of, pack_each
+from weft.ops.packing import Packed, activations_of, format_of, pack_each
+from weft.ops.quantized import Matrix
 
 
 class LatentQueries:
@@ -37,7 +38,7 @@ class LatentQueries:
 
     def __init__(
         self,
-        q_up: Tensor | Sequence[Tensor] | None,
+        q_up: Matrix | Sequence[Matrix] | None,
         k_up: Tensor,
         q_norm: Norm | None,
         kv_norm: Norm,
@@ -98,7 +99,7 @@ def _stored(weight: Tensor, wanted: Activations | None) -> Packed:
     """Pack the matrices [H, out, in] of heads."""
     if not weight.is_cpu:
         return Packed(weight.contiguous())
-    activations = activations_of([DENSE_FORMATS[weight.dtype]], weight.device, wanted)
+    activations = activations_of([format_of(weight)], weight.device, wanted)
     return Packed(pack_each(weight, activations is not Activations.FLOAT32), (), activations)
 
 
@@ -125,8 +126,8 @@ def _latent_queries_cpu(
     kernel = _core.latent_queries_cpu(
         x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), q_parts, q_activations, address(q_norm), num_inputs,
         q_eps, k_up.data_ptr(), kv_norm.data_ptr(), DENSE_FORMATS[k_up.dtype], k_activations, out.data_ptr(),
-        x.shape[0], num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps, torch.get_num_threads(),
-        address(live),
+        x.shape[0], num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps,
+        torch.get_num_threads(), address(live),
     )  # fmt: skip
     run_kernel("latent_queries", kernel)
 
@@ -170,13 +171,14 @@ def _latent_queries_cuda(
     split = x.shape[1] - k_up.shape[2] - num_rotated
     queries, latent = x[:, :split], x[:, split:]
     with device_of(x):
-        if q_up is not None and x.shape[0] <= FEW_ROWS:
+        if q_up is not None and not q_parts and x.shape[0] <= FEW_ROWS:
             kernels.up_queries(
                 queries, latent, q_up, q_norm, q_eps, k_up, kv_norm, kv_eps, num_rotated, out, live
             )
             return
         if q_up is not None:
-            queries = multiply(queries, q_up, None if q_norm is None else Norm(q_norm, q_eps), live)
+            norm, count = None if q_norm is None else Norm(q_norm, q_eps), len(k_up) * (size + num_rotated)
+            queries = multiply(queries, q_up, q_parts, count, norm, live)
         kernels.queries(queries, latent, k_up, kv_norm, kv_eps, num_rotated, out, live)
 
 
@@ -190,7 +192,8 @@ def _latent_values_cuda(
 
 _LATENT_QUERIES = register(
     "latent_queries(Tensor x, Tensor? q_up, int[] q_parts, int q_activations, Tensor? q_norm, float q_eps, Tensor k_up,"
-    " int k_activations, Tensor kv_norm, float kv_eps, int size, int num_rotated, Tensor(a!) out, Tensor? live=None) -> ()",
+    " int k_activations, Tensor kv_norm, float kv_eps, int size, int num_rotated, Tensor(a!) out,"
+    " Tensor? live=None) -> ()",
     cpu=_latent_queries_cpu,
     cuda=_latent_queries_cuda,
 )

@@ -27,6 +27,9 @@ class FakeWeights:
     def take_matrix(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape)
 
+    def take_dense(self, name: str, *shape: int) -> Tensor:
+        return self.take(name, *shape)
+
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         whole = self.take(name, *shape)
         return Matrices(len(whole), lambda index: whole[index])

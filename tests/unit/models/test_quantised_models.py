@@ -1,0 +1,103 @@
+"""Quantised checkpoints as models: their logits are those of transformers with the numbers of the description."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from support.families import save, small_settings
+from support.quantised import CASES, Case, quantise
+from weft.models.base import Model, PagedKV
+from weft.models.weights import load_model
+from weft.ops.attention import Rows
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "moe_intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "head_dim": 32,
+    "num_experts": 3,
+    "num_local_experts": 3,
+    "n_routed_experts": 3,
+}
+LATENT = {"q_lora_rank": 128, "kv_lora_rank": 128, "v_head_dim": 32, "qk_nope_head_dim": 24, "head_dim": 8}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {},
+    "phi3": {},
+    "qwen3_moe": {},
+    "deepseek_v3": LATENT,
+}
+KEPT = re.compile(r"(mlp\.gate|lm_head|embed_tokens)$")
+"""Modules that stay in floating point."""
+PAIRS = [
+    ("llama", "awq-128"),
+    ("llama", "gptq-64-plain"),
+    ("llama", "gptq-mixed"),
+    ("llama", "gptq-8"),
+    ("llama", "fp8-blocks"),
+    ("llama", "fp8-compressed-channel"),
+    ("llama", "int8-channel"),
+    ("llama", "packed-128"),
+    ("qwen3", "fp8-blocks-bf16"),
+    ("phi3", "awq-64"),
+    ("phi3", "packed-mixed"),
+    ("qwen3_moe", "gptq-128"),
+    ("qwen3_moe", "fp8-blocks"),
+    ("deepseek_v3", "fp8-blocks"),
+    ("deepseek_v3", "packed-32-zeros"),
+]
+
+
+def write(family: str, case: Case, directory: Path) -> Any:
+    """Write a quantised checkpoint, and return transformers' model of its numbers."""
+    dense = directory / "dense"
+    save(family, {**small_settings(family), **SIZES, **FAMILIES[family]}, dense)
+    torch.manual_seed(1)
+    tensors = load_file(dense / "model.safetensors")
+    stored = dict(tensors)
+    for name, parts, numbers in quantise(case, tensors, lambda module: not KEPT.search(module)):
+        del stored[name]
+        stored |= parts
+        tensors[name] = numbers
+    assert len(stored) > len(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, directory / "model.safetensors")
+    save_file(tensors, dense / "model.safetensors", {"format": "pt"})
+    config = json.loads((dense / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "quantization_config": case.settings}))
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        dense, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+@torch.inference_mode()
+def logits(model: Model, tokens: Tensor) -> Tensor:
+    """The logits of a text that is read in two parts."""
+    kv = PagedKV.for_model(model, 1 + -(-len(tokens) // 4), 4)
+    table = torch.arange(1, kv.num_pages, dtype=torch.int32)[None]
+    parts = []
+    for begin, end in ((0, 13), (13, len(tokens))):
+        rows = Rows(table, torch.tensor([begin]), end - begin)
+        parts.append(model.logits(model.forward(tokens[None, begin:end], kv, rows).last)[0])
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize(("family", "name"), PAIRS)
+def test_dequantised_logits_are_those_of_transformers(family: str, name: str, tmp_path: Path) -> None:
+    oracle = write(family, CASES[name], tmp_path)
+    model = load_model(tmp_path, dtype="float32")
+    assert model.config.why_generic == ""
+    tokens = torch.randint(90, (30,))
+    with torch.no_grad():
+        wanted = oracle(tokens[None]).logits[0]
+    limit = 1e-4 * float(wanted.abs().max())
+    torch.testing.assert_close(logits(model, tokens), wanted, atol=limit, rtol=0)
