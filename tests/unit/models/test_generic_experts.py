@@ -15,7 +15,7 @@ from weft.errors import ModelError
 from weft.models.generic.calls import NAME, Calls
 from weft.models.generic.experts import pack_experts
 from weft.ops.activation import Activation, Function
-from weft.ops.formats import Activations
+from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.packing import PackingThreads
 
 HIDDEN, EXPERTS, INNER = 48, 8, 40
@@ -90,7 +90,8 @@ def test_values_are_transformers(
     expected = [run(module, "eager", rows) for rows in (1, 9, 40)]
     with PackingThreads(Activations.FLOAT32):
         packed = pack_experts(module, dtype)
-    assert packed.activation == activation and packed.up.memory.dtype is (dtype or torch.float32)
+    assert packed.activation == activation
+    assert packed.up.parts[0] is DENSE_FORMATS[dtype or torch.float32]
     assert not list(module.parameters())
     for rows, values in zip((1, 9, 40), expected, strict=True):
         scale = values.abs().max()
