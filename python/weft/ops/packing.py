@@ -72,24 +72,24 @@ def activations_of(
 ) -> Activations:
     """How products with matrices of `formats` on `device` round their input rows: as `wanted`, by default as
     `PackingThreads` has it, or else as is fastest. Raises `InputError` if `wanted` is not possible."""
-    kinds = {*formats}
+    if device.type != "cpu":
+        require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
+        return Activations.FLOAT32
+    of_matrices = {*formats}
 
-    def can(chosen: Activations) -> bool:
-        if chosen is Activations.FLOAT32:
-            return True
-        return device.type == "cpu" and all(_core.can_multiply(kind, chosen) for kind in kinds)
+    def is_possible(activations: Activations) -> bool:
+        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
 
     if wanted is not None:
-        names = ", ".join(kind.name for kind in sorted(kinds))
+        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
         require(
-            can(wanted),
-            f"products with weights in {names} on this {device.type} can't have activations {wanted.name}; leave out "
-            "the choice, or take FLOAT32, which works for all",
+            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
         )
         return wanted
-    users = None if _thread.packing is None else _thread.packing.activations
-    choices = (users, Activations.INT8, Activations.TWO_BFLOAT16)
-    return next((choice for choice in choices if choice is not None and can(choice)), Activations.FLOAT32)
+    of_model = None if _thread.packing is None else _thread.packing.activations
+    choices = (of_model, Activations.INT8, Activations.TWO_BFLOAT16)
+    fastest = (choice for choice in choices if choice is not None and is_possible(choice))
+    return next(fastest, Activations.FLOAT32)
 
 
 class PackingThreads:
