@@ -17,7 +17,7 @@ from weft import _core
 from weft.errors import InputError
 from weft.ops.activation import Activation, Function
 from weft.ops.experts import Experts
-from weft.ops.formats import Format
+from weft.ops.formats import Activations, Format
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -271,4 +271,4 @@ def test_arguments_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match="multiplies F32 by rows in"):
         layer.packed(tiled=True)
     monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
-    assert Experts(None, layer.up, layer.down, SILU, dtype=torch.bfloat16).up.memory.dim() == 4
+    assert Experts(None, layer.up, layer.down, SILU, dtype=torch.bfloat16).up.activations is Activations.FLOAT32
