@@ -10,9 +10,9 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-Some products round their input rows (`Activations`). On a processor with AMX, its tiles multiply weights in bfloat16.
-They use 17 bits of an activation and another order of summation, so the last bits of results differ from those on other
-processors.
+Some products round their input rows (`Activations`): with weights in bfloat16, rows are rounded to bfloat16 where the
+processor multiplies bfloat16 faster than float32. Processors with AMX have another order of summation, so the last bits
+of their results differ from those of other processors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.formats import Activations
+from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import Packed, activations_of, dense_on, format_of, outputs_of, pack_matrix
 from weft.ops.quantized import Matrix, Quantized
