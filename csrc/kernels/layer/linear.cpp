@@ -74,7 +74,9 @@ struct Depth {
 
 namespace plain {
 #define WEFT_TARGET 0
-ba #include "kernels/layer/tiles.h"
+#define WEFT_PAIRS 0
+#include "kernels/layer/lanes.h"
+#include "kernels/layer/tiles.h"
 #include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace plain

@@ -30,29 +30,16 @@ PIECE_BYTES = 4 << 20
 class Packed(NamedTuple):
     """A matrix in the layout of the CPU's kernels, or on CUDA as its kernels read it.
 
-    memory: the panels, part by part; on CUDA a dense matrix [out, in].
+    memory: the panels, part by part; on CUDA a dense matrix [out, in], or the tensors of `weft.ops.device_blocks`.
     parts: three numbers for each part of the matrix: its format, its outputs, and the offset of its panels in bytes. A
-        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA: ().
+        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA that part
+        has the outputs of both, and a dense matrix has no parts.
     activations: how products round their input rows.
     """
 
     memory: Tensor
     parts: tuple[int, ...] = ()
     activations: Activations = Activations.FLOAT32
-
-
-def dense_on(device: torch.device, parts: Sequence[Matrix]) -> list[Tensor]:
-    """Matrices for a device other than the CPU. Raises `InputError` for quantised ones, which have contents."""
-    dense = [
-        part if isinstance(part, Tensor) else part.dequantized()
-        for part in parts
-        if part.is_meta or isinstance(part, Tensor)
-    ]
-    require(
-        len(dense) == len(parts),
-        f"weft has no kernels for quantised matrices on {device}; give their `dequantized()`",
-    )
-    return dense
 
 
 MAX_PARTS = 4
