@@ -28,6 +28,7 @@ from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
+from weft.ops.quantized import Matrix
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
 
@@ -62,7 +63,7 @@ class MtpModule:
 
     def __call__(
         self,
-        embedding: Tensor | Linear,
+        embedding: Matrix | Linear,
         tokens: Tensor,
         hidden: Tensor,
         rows: Rows,
