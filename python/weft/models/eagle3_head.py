@@ -22,6 +22,7 @@ from weft.models.layers import MLP, Attention, norms
 from weft.models.weights import META, Checkpoint
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear, Norm
+from weft.ops.packing import PackingThreads
 from weft.ops.quantized import Matrix
 from weft.ops.rows import join_norms
 
@@ -80,7 +81,11 @@ class Eagle3Head:
         where = directory / "config.json"
         config = parse_eagle3(read_json(where), target.config, str(where))
         for device in (META, target.device):  # the headers first
-            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+            with (
+                torch.inference_mode(),
+                Checkpoint(directory, target.config, device) as weights,
+                PackingThreads(target.config.rounding),
+            ):
                 head = cls(config, weights, target)
                 weights.finish()
         return head

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,12 +15,9 @@ from torch import Tensor
 
 from support.families import save, small_settings
 from support.quantised import CASES, Case, quantise
-from weft.models import weights
 from weft.models.base import Model, PagedKV
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
-from weft.ops.formats import Activations
-from weft.ops.packing import PackingThreads
 
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
@@ -113,8 +108,8 @@ def test_quantised_matrices_give_the_bits_of_their_numbers(family: str, name: st
     """With rows that are not rounded, products are those of the dequantised matrices."""
     write(family, CASES[name], tmp_path)
     tokens = torch.randint(90, (30,))
-    with patch.object(weights, "PackingThreads", partial(PackingThreads, Activations.FLOAT32)):
-        quantised, dequantised = load_model(tmp_path), load_model(tmp_path, dtype="float32")
+    quantised = load_model(tmp_path, activation_dtype="float32")
+    dequantised = load_model(tmp_path, dtype="float32", activation_dtype="float32")
     assert torch.equal(logits(quantised, tokens), logits(dequantised, tokens))
 
 

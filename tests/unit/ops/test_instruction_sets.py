@@ -46,6 +46,9 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
         str(here / f"test_{of}.py")
         for of in (
             "linear_native",
+            "packing",
+            "quantized",
+            "quantized_products",
             "experts",
             "routing",
             "attention",
