@@ -313,8 +313,6 @@ class Checkpoint:
         config, method = self.config, self.config.quantization
         if method is None and any(other.endswith(_QUANTIZED) for other in self._stored):
             return _NOT_TOLD
-        if method is not None and name.endswith(WEIGHT) and method.packed:
-            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         if name == "lm_head.weight":
             return (
                 "If the output projection shares the embedding's weights, 'tie_word_embeddings' in config.json must "
@@ -331,6 +329,8 @@ class Checkpoint:
                 "config.json or the architecture that it names wants biases ('attention_bias', 'mlp_bias'); get the "
                 "weights and the config.json of one model"
             )
+        if method is not None and method.packed and name.endswith(WEIGHT) and not isinstance(method, Mxfp4):
+            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         return "Get the model again, its weights and its config.json"
 
     def drop(self, name: str) -> None:
@@ -499,8 +499,8 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     max_seq_len: int | None = None,
-    like: ModelConfig | None = None,
     activation_dtype: str = "auto",
+    like: ModelConfig | None = None,
 ) -> Model:
     """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
