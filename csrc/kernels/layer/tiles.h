@@ -1,23 +1,6 @@
 // The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
 // namespace. So there is no include guard.
 
-// A vector has the size of one register, because the compiler keeps larger ones in memory.
-#if WEFT_TARGET == 512
-constexpr int kLanes = 16;
-#elif WEFT_TARGET == 256
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
-
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-
-WEFT_INLINE Lanes load(const float *from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
-
 // A register tile is up to kMaxTileRows rows by vectors_of(rows) vectors of a panel. Its sums and the weights fill the
 // registers, of which AVX-512 has 32 and the others 16. With fewer rows a tile has more vectors: a multiply-add waits
 // four cycles for the previous one of the same sum, so several independent sums are needed.
@@ -27,22 +10,6 @@ constexpr int vectors_of(int) { return 4; }
 #else
 constexpr int vectors_of(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 #endif
-
-WEFT_INLINE void store_epilogue(const Epilogue &epilogue, std::int64_t row, std::int64_t place, Lanes sums) {
-  float *out = epilogue.out + row * epilogue.stride + place;
-  const float *residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_row + place : nullptr;
-  const std::int64_t valid = epilogue.valid - place;
-  if (valid >= kLanes) {
-    if (epilogue.bias) sums += load(epilogue.bias + place);
-    if (residual) sums += load(residual);
-    std::memcpy(out, &sums, sizeof sums);
-    return;
-  }
-  for (std::int64_t n = 0; n < valid; ++n) {
-    const float value = epilogue.bias ? sums[n] + epilogue.bias[place + n] : sums[n];
-    out[n] = residual ? value + residual[n] : value;
-  }
-}
 
 WEFT_INLINE Lanes widened(const float *w) { return load(w); }
 
@@ -70,15 +37,6 @@ WEFT_INLINE Lanes widened(const W *w) {
   return lanes;
 }
 #endif
-
-// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
-// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
-// per input, from `share` on.
-struct Depth {
-  std::int64_t begin, end;
-  const char *share;  // or null
-  int lines;
-};
 
 // Multiplies kRows rows from `row` on by one block of inputs of a panel. `partial` [rows, kPanel] keeps the sums
 // between blocks; the last block applies the epilogue.

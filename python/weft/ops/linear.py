@@ -10,9 +10,9 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-Some products round their input rows (`Activations`). On a processor with AMX, its tiles multiply weights in bfloat16.
-They use 17 bits of an activation and another order of summation, so the last bits of results differ from those on other
-processors.
+Some products round their input rows (`Activations`): with weights in bfloat16, rows are rounded to bfloat16 where the
+processor multiplies bfloat16 faster than float32. Processors with AMX have another order of summation, so the last bits
+of their results differ from those of other processors.
 """
 
 from __future__ import annotations

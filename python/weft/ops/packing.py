@@ -57,32 +57,40 @@ def format_of(matrix: Matrix) -> Format:
 def activations_of(
     formats: Iterable[Format], device: torch.device, wanted: Activations | None
 ) -> Activations:
-    """How products with matrices of `formats` on `device` round their input rows: as `wanted`, by default as
-    `PackingThreads` has it, or else as is fastest. Raises `InputError` if `wanted` is not possible."""
-    kinds = {*formats}
+    """How products with matrices of `formats` on `device` round their input rows: as `wanted`; by default as the model
+    that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
 
-    def can(chosen: Activations) -> bool:
-        if chosen is Activations.FLOAT32:
-            return True
-        return device.type == "cpu" and all(_core.can_multiply(kind, chosen) for kind in kinds)
+    Raises `InputError` if `wanted` is not possible."""
+    if device.type != "cpu":
+        require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
+        return Activations.FLOAT32
+    of_matrices = {*formats}
+
+    def is_possible(activations: Activations) -> bool:
+        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
 
     if wanted is not None:
-        names = ", ".join(kind.name for kind in sorted(kinds))
+        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
         require(
-            can(wanted),
-            f"products with weights in {names} on this {device.type} can't have activations {wanted.name}; leave out "
-            "the choice, or take FLOAT32, which works for all",
+            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
         )
         return wanted
-    users = None if _thread.packing is None else _thread.packing.activations
-    choices = (users, Activations.INT8, Activations.TWO_BFLOAT16)
-    return next((choice for choice in choices if choice is not None and can(choice)), Activations.FLOAT32)
+    of_model = None if _thread.packing is None else _thread.packing.activations
+    if of_model is not None and is_possible(of_model):
+        return of_model
+    if is_possible(Activations.INT8):
+        return Activations.INT8
+    # Float32 and float16 have more digits than a row in bfloat16.
+    is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
+    return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
 
 
 class PackingThreads:
     """While it is open, `pack` returns before it has packed. `__exit__` waits for all copies that the thread started.
-    A context manager, for one model. `activations` are how its products round their input rows, where a matrix's format
-    lets them; None means as is fastest.
+    A context manager, for one model.
+
+    activations: how the model's products round their input rows, where a matrix allows it and the model does not say
+        otherwise. None: as is fastest.
 
     Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
     processes use the processor, because a model has hundreds of copies."""
