@@ -57,6 +57,11 @@ def embed(
     return out
 
 
+def embeddable(weight: Matrix) -> Matrix | Linear:
+    """Embeddings [V, H] as `embed` reads them on their device: on CUDA, quantised ones as a `Linear`."""
+    return Linear(weight) if isinstance(weight, Quantized) and not weight.is_cpu else weight
+
+
 def _embeddings(weight: Matrix | Linear) -> Embeddings:
     if isinstance(weight, Quantized):
         require(weight.dim() == 2, f"embeddings are [V, H], not {list(weight.shape)}")
