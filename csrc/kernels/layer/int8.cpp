@@ -15,6 +15,11 @@
 #include "kernels/layer/int8_rows.h"
 #include "support/instruction_set.h"
 
+// GCC takes what its intrinsics leave undefined on purpose for a mistake.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 namespace weft {
 namespace {
 
