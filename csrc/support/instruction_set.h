@@ -19,6 +19,9 @@ bool has_vnni();
 // process use tiles. Determined once; the first call asks the system for the permission.
 bool has_amx();
 
+// Whether tiles also multiply bytes.
+bool has_amx_int8();
+
 }  // namespace weft
 
 // With GCC on x86-64, WEFT_MULTIVERSION compiles a function for several instruction sets, and the dynamic loader

@@ -7,8 +7,6 @@
 //
 // So all instruction sets give the same bits, for any number of rows.
 
-#define WEFT_UNROLL _Pragma("GCC unroll 16")
-
 // ---- rows ----------------------------------------------------------------------------------------------------------
 
 #if WEFT_TARGET == 0
@@ -404,6 +402,12 @@ WEFT_INLINE Ints add_words(Ints sum, const Ints *codes, const char *x, int begin
   return sum;
 }
 
+// Returns the sum of the products of 32 inputs from those of 16 and their scales. The products with scales, and the
+// sum, are below 2^24, so floats are exact.
+WEFT_INLINE Floats scaled_halves(Ints first, Ints second, const Int8Scale &scale) {
+  return fused(converted(second), converted(scale.of_16[1]), converted(first) * converted(scale.of_16[0]));
+}
+
 // Writes the sums of 32 inputs, as floats, for kRows rows with codes `x` and negated sums `minus_sums`.
 template <class Weights, int kRows>
 WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale, const char *x, const char *minus_sums,
@@ -414,14 +418,12 @@ WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale
     const char *row = x + m * kInt8Inputs;
     const Ints minus = word_of(minus_sums, m);
     if constexpr (Weights::kKind == Int8Kind::kOf16) {
-      // The sums of 16 inputs times their scales, and the total, are below 2^24, so floats are exact.
       Ints halves[2];
       for (int k = 0; k < 2; ++k) {
         halves[k] = pairs_times(all_words(kOffsetOf16 << 16 * k), minus);
         halves[k] = add_words(halves[k], codes, row, 4 * k, 4 * k + 4);
       }
-      sums[m] =
-          fused(converted(halves[1]), converted(scale.of_16[1]), converted(halves[0]) * converted(scale.of_16[0]));
+      sums[m] = scaled_halves(halves[0], halves[1], scale);
     } else {
       Ints sum = Weights::kKind != Int8Kind::kMins ? pairs_times(scale.offsets, minus) : all_words(0);
       if constexpr (kRows < 4) {  // two chains of additions where few rows would wait for one
@@ -487,21 +489,24 @@ WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale
 
 #endif
 
+// Adds the product of 32 inputs of row `row`, `total` before scaling, to its sum. `x` is the row's group.
+template <class Weights>
+WEFT_INLINE void add_scaled(Floats total, const char *x, std::int64_t group, std::int64_t row, const Int8Scale &scale,
+                            Floats &sum) {
+  sum = fused(total * all_floats(read_as<float>(x + int8_scale_at(group, row))), scale.scale, sum);
+  if constexpr (Weights::kKind == Int8Kind::kMins)
+    sum = fused(scale.min, all_floats(read_as<float>(x + int8_scaled_sum_at(group, row))), sum);
+}
+
 // Adds the products of 32 inputs of kRows rows, from `row` on of the group `x`, to their sums.
 template <class Weights, int kRows>
 WEFT_INLINE void add_products(const Weights &weights, const char *x, std::int64_t group, std::int64_t row,
                               Floats (&sums)[kInt8Vectors][kRows]) {
-  const char *scales = x + int8_scale_at(group, row), *scaled_sums = x + int8_scaled_sum_at(group, row);
   WEFT_UNROLL_VECTORS for (int v = 0; v < kInt8Vectors; ++v) {
     const Int8Scale scale = weights.scale(v);
-    Floats products[kRows];
-    sum_codes<Weights, kRows>(weights, v, scale, x + int8_codes_at(row), x + int8_minus_sums_at(group, row), products);
-    WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
-      const Floats scaled = products[m] * all_floats(read_as<float>(scales + 4 * m));
-      sums[v][m] = fused(scaled, scale.scale, sums[v][m]);
-      if constexpr (Weights::kKind == Int8Kind::kMins)
-        sums[v][m] = fused(scale.min, all_floats(read_as<float>(scaled_sums + 4 * m)), sums[v][m]);
-    }
+    Floats totals[kRows];
+    sum_codes<Weights, kRows>(weights, v, scale, x + int8_codes_at(row), x + int8_minus_sums_at(group, row), totals);
+    WEFT_UNROLL for (int m = 0; m < kRows; ++m) add_scaled<Weights>(totals[m], x, group, row + m, scale, sums[v][m]);
   }
 }
 
@@ -584,14 +589,25 @@ WEFT_INLINE void add_tile(std::int64_t rows, const Int8Unpacked *weights, std::i
   if constexpr (kRows > 1) add_tile<Weights, kRows - 1>(rows, weights, count, x, group, row, to);
 }
 
+// Adds the products of the first `rows` rows of a group, in tiles of about the same size.
+template <class Weights>
+void add_rows(std::int64_t rows, const Int8Unpacked *weights, std::int64_t count, const char *x, std::int64_t group,
+              float *to) {
+  const std::int64_t tile = ceil_div(rows, ceil_div(rows, kTileInt8Rows));
+  for (std::int64_t row = 0; row < rows; row += tile)
+    add_tile<Weights>(std::min(tile, rows - row), weights, count, x, group, row, to + row * kHalf);
+}
+
 template <Format kFormat, int kRows = kFewInt8Rows>
 WEFT_INLINE void multiply_few(std::int64_t rows, const char *half, const Rows &in, float *to) {
   if (rows == kRows) return multiply_few<kFormat, kRows>(half, in, to);
   if constexpr (kRows > 1) multiply_few<kFormat, kRows - 1>(rows, half, in, to);
 }
 
+// The floats of unpacked weights, and of sums for half of a panel.
 std::int64_t int8_scratch(std::int64_t rows, std::int64_t) {
-  return rows * kHalf + kUnpackedSubs * static_cast<std::int64_t>(sizeof(Int8Unpacked) / sizeof(float));
+  constexpr std::int64_t kUnpacked = kUnpackedSubs * sizeof(Int8Unpacked) / sizeof(float);
+  return kUnpacked + ceil_div(rows, kInt8Group) * kInt8Group * kHalf;
 }
 
 // Multiplies rows by half of a panel: some inputs at a time are unpacked, and then all rows multiply them. `sums`
@@ -604,29 +620,34 @@ void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *
   for (std::int64_t begin = 0; begin < blocks; begin += kUnpackedSubs) {
     const std::int64_t end = std::min(begin + kUnpackedSubs, blocks);
     unpack<kFormat>(half, begin, end, unpacked);
-    for (std::int64_t row = 0, count; row < in.count; row += count) {
-      const std::int64_t left = std::min(in.count - row, in.group - row % in.group);  // of this group
-      count = ceil_div(left, ceil_div(left, kTileInt8Rows));
+    for (std::int64_t row = 0; row < in.count; row += in.group) {
       const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
-      add_tile<Weights>(count, unpacked, end - begin, x, in.group, row % in.group, sums + row * kHalf);
+      add_rows<Weights>(std::min(in.group, in.count - row), unpacked, end - begin, x, in.group, sums + row * kHalf);
     }
   }
 }
 
-// Multiplies prepared rows by one panel, half by half.
+// Multiplies prepared rows by one panel, half by half; more than a few rows by `multiply`.
 template <Format kFormat>
-void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
+WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch, const Epilogue &out,
+                              void (*multiply)(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked)) {
   constexpr Block kBlock = block_of(kFormat);
   const char *half = static_cast<const char *>(panel);
-  float *const sums = scratch + int8_scratch(0, 0);
+  auto *const unpacked = reinterpret_cast<Int8Unpacked *>(scratch);
+  float *const sums = reinterpret_cast<float *>(unpacked + kUnpackedSubs);
   for (int place = 0; place < out.valid; place += kHalf) {
     if (in.count <= kFewInt8Rows)
       multiply_few<kFormat>(in.count, half, in, sums);
     else
-      multiply_many<kFormat>(half, in, sums, reinterpret_cast<Int8Unpacked *>(scratch));
+      multiply(half, in, sums, unpacked);
     store_half(sums, in.count, place, out);
     half += ceil_div(in.width, kBlock.inputs) * kBlock.half_bytes;
   }
+}
+
+template <Format kFormat>
+void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
+  times_halves<kFormat>(in, panel, scratch, out, multiply_many<kFormat>);
 }
 
 #endif
@@ -652,5 +673,4 @@ constexpr Int8Kernels int8_kernels(std::integer_sequence<int, kFormats...>) {
 
 constexpr Int8Kernels kInt8Kernels = int8_kernels(std::make_integer_sequence<int, kNumFormats>());
 
-#undef WEFT_UNROLL
 #undef WEFT_UNROLL_VECTORS
