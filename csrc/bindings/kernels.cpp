@@ -554,6 +554,7 @@ void bind_kernels(nb::module_ &m) {
   m.def("panel_bytes", [](int format, int activations, std::int64_t inputs) {
     return panel_bytes(static_cast<Format>(format), static_cast<Activations>(activations), inputs);
   });
+  m.def("has_fast_bfloat16", has_fast_bfloat16);
   m.def("can_multiply", [](int format, int activations) {
     return can_multiply(static_cast<Format>(format), static_cast<Activations>(activations));
   });

@@ -55,6 +55,18 @@ bool ask_for_amx() {
 #endif
 }
 
+bool ask_for_fast_pairs() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kAmd = 0x68747541;          // "Auth", in ebx of leaf 0
+  constexpr unsigned kVectorBFloat16 = 1u << 5;  // of leaf 7, subleaf 1, in eax
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(0, &a, &b, &c, &d) || b != kAmd) return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kVectorBFloat16) != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 InstructionSet instruction_set() {
@@ -85,6 +97,11 @@ bool has_amx_int8() {
 #else
   return false;
 #endif
+}
+
+bool has_fast_pairs() {
+  static const bool has = ask_for_fast_pairs();
+  return has;
 }
 
 }  // namespace weft

@@ -82,7 +82,7 @@ constexpr Format format_of(DType dtype) { return static_cast<Format>(dtype); }
 // bfloat16; or to int8 with a scale for each 32 inputs.
 enum class Activations : int { kFloat32 = 0, kTwoBFloat16 = 1, kBFloat16 = 2, kInt8 = 3 };
 
-// Whether weights are stored in AMX's tiles. Only bfloat16 can be.
+// Whether weights are stored in tiles of pairs of inputs (linear.h). Only bfloat16 can be.
 constexpr bool is_tiled(Format format, Activations activations) {
   return format == Format::kBFloat16 && activations != Activations::kFloat32;
 }

@@ -57,10 +57,27 @@ struct VectorKernels {
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
 
+// The kernels for one kind of rounded activations.
+struct RoundedKernels {
+  PanelKernel panels;
+  RowKernel rows;
+};
+
+// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
+// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
+// per input, from `share` on.
+struct Depth {
+  std::int64_t begin, end;
+  const char *share;  // or null
+  int lines;
+};
+
 namespace plain {
 #define WEFT_TARGET 0
+#define WEFT_PAIRS 0
 #include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace plain
 
@@ -72,6 +89,7 @@ namespace avx2 {
 #define WEFT_TARGET 256
 #include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace avx2
 #pragma GCC pop_options
@@ -81,11 +99,26 @@ namespace avx512 {
 #define WEFT_TARGET 512
 #include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options
 #if __GNUC__ >= 11
-#define WEFT_HAS_AMX 1
+#define WEFT_HAS_BFLOAT16 1
+#undef WEFT_PAIRS
+#define WEFT_PAIRS 1
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,prefer-vector-width=512")
+namespace pairs {
+using avx512::kLanes;
+using avx512::kMaxTileRows;
+using avx512::Lanes;
+using avx512::load;
+using avx512::store_epilogue;
+using avx512::vectors_of;
+#include "kernels/layer/tiles_bfloat16.h"
+}  // namespace pairs
+#pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target( \
     "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,amx-tile,amx-int8,amx-bf16,prefer-vector-width=512")
@@ -114,28 +147,51 @@ const VectorKernels &vector_kernels() {
 }
 
 bool has_tiles() {
-#if defined(WEFT_HAS_AMX)
+#if defined(WEFT_HAS_BFLOAT16)
   return &vector_kernels() == &avx512::kVectorKernels && has_amx();
 #else
   return false;
 #endif
 }
 
+// The fastest kernels for activations in bfloat16.
+const RoundedKernels &bfloat16_kernels() {
+#if defined(WEFT_HAS_BFLOAT16)
+  if (has_tiles()) return amx::kBFloat16;
+  if (instruction_set() == InstructionSet::kAvx512 && has_fast_pairs()) return pairs::kBFloat16;
+#endif
+#if defined(WEFT_HAS_TARGETS)
+  if (instruction_set() == InstructionSet::kAvx512) return avx512::kBFloat16;
+  if (instruction_set() == InstructionSet::kAvx2) return avx2::kBFloat16;
+#endif
+  return plain::kBFloat16;
+}
+
+// The kernels for rounded activations, or null if there are none.
+const RoundedKernels *rounded_kernels(Activations activations) {
+  if (activations == Activations::kBFloat16) {
+    static const RoundedKernels &best = bfloat16_kernels();
+    return &best;
+  }
+#if defined(WEFT_HAS_BFLOAT16)
+  if (activations == Activations::kTwoBFloat16 && has_tiles()) return &amx::kTwoBFloat16;
+#endif
+  return nullptr;
+}
+
 // Returns the kernel for weights of `format`. Its `times` is null if there is none.
 PanelKernel panel_kernel(Format format, Activations activations) {
-#if defined(WEFT_HAS_AMX)
-  if (activations == Activations::kTwoBFloat16 && format == Format::kBFloat16 && has_tiles()) return amx::kTwoBFloat16;
-#endif
   if (activations == Activations::kInt8) return int8_kernels().by_format[static_cast<int>(format)];
+  if (const RoundedKernels *rounded = rounded_kernels(activations); rounded && format == Format::kBFloat16)
+    return rounded->panels;
   if (activations == Activations::kFloat32) return vector_kernels().by_format[static_cast<int>(format)];
   return {};
 }
 
 const RowKernel *row_kernel(Activations activations) {
-#if defined(WEFT_HAS_AMX)
-  if (activations == Activations::kTwoBFloat16) return &amx::kTwoBFloat16Rows;
-#endif
-  return activations == Activations::kInt8 ? &int8_kernels().rows : nullptr;
+  if (activations == Activations::kInt8) return &int8_kernels().rows;
+  const RoundedKernels *rounded = rounded_kernels(activations);
+  return rounded ? &rounded->rows : nullptr;
 }
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
@@ -229,6 +285,8 @@ void rms_norm_cpu(const NormCall &call, int threads) {
            [&](std::int64_t begin, std::int64_t end) { vector_kernels().norm_rows(call, begin, end); });
 }
 
+bool has_fast_bfloat16() { return rounded_kernels(Activations::kBFloat16)->panels.speed > 1; }
+
 bool can_multiply(Format format, Activations activations) { return panel_kernel(format, activations).times != nullptr; }
 
 Kernels kernels_of(const LinearCall &call) {
@@ -293,7 +351,11 @@ std::int64_t panel_cost(std::int64_t rows, const LinearCall &call, const Kernels
 }
 
 Rows input_of(const LinearCall &call, const Kernels &kernels) {
-  const std::int64_t group = std::min(call.rows, kernels.rows ? kernels.rows->max_group : kRowsNormedAtOnce);
+  const std::int64_t max_group = kernels.rows ? kernels.rows->max_group : kRowsNormedAtOnce;
+  std::int64_t group = std::min(call.rows, max_group);
+  // Two groups of 4 rows take less time than groups of 6 and 2. Further blocks begin at a multiple of max_group.
+  if (kernels.rows && call.rows > 0 && call.rows <= kernels.rows->row_block)
+    group = even_block(call.rows, max_group, 1);
   const std::int64_t bytes = kernels.rows ? kernels.rows->bytes(group, call.inputs) : 0;
   return {call.x, call.rows, call.inputs, call.x_row, nullptr, group, bytes};
 }

@@ -5,9 +5,10 @@
 // result depends neither on the other rows nor on the threads: a token gets the same logits alone, in a batch, among
 // drafts and in a prompt. Weights of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
-// On a processor with AMX, AMX may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
-// bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
-// from those of other processors.
+// bfloat16 weights may be multiplied by input rows that are rounded to bfloat16, or split into two bfloat16 parts (17
+// bits), by AMX, by AVX-512's pairs of bfloat16, or without either. A row's result still depends on that row alone. AMX
+// adds in another order than the others, so its last bits differ from theirs, and where such instructions multiply,
+// numbers below 2^-126 count as 0.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +68,9 @@ void linear_cpu(const LinearCall &call);
 
 // Whether this build, the processor and the chosen instruction set can multiply weights of `format` by `activations`.
 bool can_multiply(Format format, Activations activations);
+
+// Whether products with activations and weights in bfloat16 take less time than those with activations in float32.
+bool has_fast_bfloat16();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, plus added[r] if `added` is not null, for `rows` rows of `width`
 // floats, or with `live` the first *live rows.

@@ -38,15 +38,6 @@ WEFT_INLINE Lanes widened(const W *w) {
 }
 #endif
 
-// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
-// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
-// per input, from `share` on.
-struct Depth {
-  std::int64_t begin, end;
-  const char *share;  // or null
-  int lines;
-};
-
 // Multiplies kRows rows from `row` on by one block of inputs of a panel. `partial` [rows, kPanel] keeps the sums
 // between blocks; the last block applies the epilogue.
 template <class W, int kRows>

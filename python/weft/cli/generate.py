@@ -13,7 +13,16 @@ from weft.cli import sampling_options as s
 from weft.cli.answers import Run, finish, note_model, note_room
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import check_output, choose_speculation, read_prompts
-from weft.cli.options import ANY_LIBRARY, DEFAULT, Device, Graphs, Guided, HostTasks, SamplingSource
+from weft.cli.options import (
+    ANY_LIBRARY,
+    DEFAULT,
+    ActivationDtype,
+    Device,
+    Graphs,
+    Guided,
+    HostTasks,
+    SamplingSource,
+)
 from weft.errors import InputError
 
 
@@ -28,6 +37,7 @@ def generate(
     model: o.Model = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    activations: o.Rounding = ActivationDtype.auto,
     graphs: o.GraphKind = Graphs.one,
     host_tasks: o.TaskKind = HostTasks.callback,
     guide_options: GuideOptions,
@@ -77,6 +87,7 @@ def generate(
         max_batch=min(
             num_sequences, EngineConfig().max_batch
         ),  # a smaller cache of keys and values starts faster
+        activation_dtype=activations.value,
         graphs=graphs.value,
         host_tasks=host_tasks.value,
         grammar=grammar_backend.value,

@@ -17,6 +17,14 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class ActivationDtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16x2 = "bfloat16x2"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
 class OnLength(StrEnum):
     cut = "cut"
     close = "close"
@@ -112,6 +120,14 @@ Dtype = Annotated[
         metavar="NAME",
         panel=MODEL,
         help="auto, float32, float16 or bfloat16; on a CPU, the dtype of the weights only.",
+    ),
+]
+Rounding = Annotated[
+    ActivationDtype,
+    _option(
+        "--activations",
+        panel=MODEL,
+        help="How products on a CPU round the rows that they read, see docs/precision.md; auto is the fastest way.",
     ),
 ]
 GraphKind = Annotated[

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, ActivationDtype, Device, Guided, HostTasks
 from weft.core.extras import install_hint
 from weft.errors import InputError, InterfaceError, escaped
 
@@ -108,6 +108,7 @@ def serve(
     ] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    activations: o.Rounding = ActivationDtype.auto,
     max_batch: Annotated[
         int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
     ] = 32,
@@ -190,6 +191,7 @@ def serve(
         engine = EngineConfig(
             max_batch=max_batch,
             max_seq_len=max_seq_len,
+            activation_dtype=activations.value,
             host_tasks=host_tasks.value,
             untrusted_guides=not trust_guides,
             shares_slots=True,

@@ -198,7 +198,7 @@ class Model(Protocol):
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         """Parse the contents of a config.json. `where` names the file in errors (`ModelError`)."""
 
-    embedding: Tensor | Linear
+    embedding: Matrix | Linear
     """The embedding matrix [V, H], or the output projection that shares it; see `weft.ops.rows.embed`."""
 
     def forward(

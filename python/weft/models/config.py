@@ -16,6 +16,7 @@ from weft.models.quantized.parse import GENERAL, parse_quantization
 from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
+from weft.ops.formats import Activations
 from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -86,6 +87,7 @@ class ModelConfig:
     weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
     quantization: how the checkpoint is quantised, if it is.
     dequantizes: the caller asks for a dtype.
+    rounding: how products on a CPU round their input rows. None: as is fastest for a weight's format.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     max_seq_len: a bound of the texts that the model will read, if it is known.
     keeps_formats: the checkpoint mixes formats, and each tensor keeps its own unless the caller asks for a dtype.
@@ -132,6 +134,7 @@ class ModelConfig:
     weight_dtype: torch.dtype | None = None
     quantization: Method | None = None
     dequantizes: bool = False
+    rounding: Activations | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
     max_seq_len: int | None = None

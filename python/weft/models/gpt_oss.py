@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from weft.models.base import WeightSource
 from weft.models.config import MixtureConfig, ModelConfig
 from weft.models.decoder import Decoder
@@ -19,6 +21,7 @@ from weft.models.matrices import Matrices
 from weft.models.mixture import Projections, make_mixture, make_router, separate_experts
 from weft.models.quantized.parse import KEY, MXFP4
 from weft.ops.activation import Activation, Function
+from weft.ops.quantized import Matrix
 from weft.ops.routing import Choice, Scores
 
 ROPE = {
@@ -118,5 +121,11 @@ def _from_floats(weights: WeightSource, up: str, down: str, sizes: tuple[int, in
     count, hidden, inner = sizes
     stored_ups = weights.take_matrices(up, count, hidden, 2 * inner)
     stored_downs = weights.take_matrices(down, count, inner, hidden)
-    gates, ups = Matrices(count, lambda expert: stored_ups[expert].t().contiguous()).split(GATES, UPS)
-    return gates, ups, Matrices(count, lambda expert: stored_downs[expert].t())
+
+    def transposed(matrix: Matrix) -> Tensor:
+        assert isinstance(matrix, Tensor)
+        return matrix.t()
+
+    both = Matrices(count, lambda expert: transposed(stored_ups[expert]).contiguous())
+    gates, ups = both.split(GATES, UPS)
+    return gates, ups, Matrices(count, lambda expert: transposed(stored_downs[expert]))

@@ -162,4 +162,5 @@ def _paired(weight: AnyMatrix, plain: int, rotated: int) -> AnyMatrix:
     heads = weight.unflatten(0, (-1, plain + rotated))
     first, last = heads.split((plain, rotated), 1)
     last = pairs(last, rotated // 2).reshape(*last.shape)
-    return joined([first, last], 1).view(*weight.shape)
+    whole: AnyMatrix = joined(first, last, 1).view(*weight.shape)
+    return whole

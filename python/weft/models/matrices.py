@@ -11,13 +11,16 @@ from torch import Tensor
 
 from weft.ops.quantized import Matrix, Quantized
 
-AnyMatrix = TypeVar("AnyMatrix", Tensor, Quantized)
-"""The type of a matrix that keeps its kind."""
+AnyMatrix = TypeVar("AnyMatrix", Tensor, Matrix)
+"""The type of a matrix that a function keeps."""
 
 
-def joined(parts: Sequence[AnyMatrix], dim: int) -> AnyMatrix:
-    """Concatenate matrices of one kind along a leading dimension."""
-    return Quantized.cat(parts, dim) if isinstance(parts[0], Quantized) else torch.cat(parts, dim)
+def joined(first: AnyMatrix, second: AnyMatrix, dim: int) -> AnyMatrix:
+    """Concatenate two parts of a matrix along a leading dimension."""
+    if isinstance(first, Quantized) and isinstance(second, Quantized):
+        return Quantized.cat([first, second], dim)
+    assert isinstance(first, Tensor) and isinstance(second, Tensor)
+    return torch.cat([first, second], dim)
 
 
 class Matrices(Sequence[Matrix]):

@@ -17,14 +17,16 @@ from weft.models.residual import Residual
 from weft.ops.experts import Experts
 from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
+from weft.ops.quantized import Matrix
 from weft.ops.routing import choose
 from weft.ops.rows import copy_rows_
 
 FUSED = ("experts.gate_up_proj", "experts.down_proj")
 """The names of tensors of all experts, as transformers has them: of gates and ups, and of downs."""
 
-Matrix = Tensor | Sequence[Tensor]
-Projections = tuple[Matrix, Matrix, Matrix]
+Each = Tensor | Sequence[Matrix]
+"""The matrices of experts."""
+Projections = tuple[Each, Each, Each]
 """The gates, ups and downs of all experts, as `Experts` takes them."""
 
 
@@ -138,7 +140,7 @@ def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, 
     return gate.split(inner), up.split(inner), down.split(inner, 1)
 
 
-def _joined(first: Matrix, second: Matrix) -> Matrices:
+def _joined(first: Each, second: Each) -> Matrices:
     """The matrices of two sequences, one after the other."""
     count = len(first)
     return Matrices(count + len(second), lambda i: first[i] if i < count else second[i - count])

@@ -28,6 +28,7 @@ from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
+from weft.ops.packing import PackingThreads
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
 
@@ -117,7 +118,11 @@ class MtpModules:
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
         for device in (META, target.device):  # the headers first
-            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+            with (
+                torch.inference_mode(),
+                Checkpoint(directory, target.config, device) as weights,
+                PackingThreads(target.config.rounding),
+            ):
                 layout = _layout(weights, target.config.num_layers)
                 is_apart = layout is APART
                 family, config = _apart_config(data, where) if is_apart else read_config(directory)

@@ -16,6 +16,7 @@ from weft.models.layers import Mixer
 from weft.models.memory import LayerMemory, Pages, Recurrence
 from weft.models.mixture_config import qwen_mixture
 from weft.models.rope import FULL
+from weft.ops.quantized import Matrix
 
 LINEAR = "linear_attention"
 """The kind of layers with the gated delta rule, as `layer_types` names it."""
@@ -68,7 +69,7 @@ class Qwen3Next(Decoder):
     @classmethod
     def take_projections(
         cls, hidden: int, weights: WeightSource, prefix: str, sizes: Recurrence
-    ) -> Sequence[Tensor]:
+    ) -> Sequence[Matrix]:
         """Take the weights of a recurrent layer's projections, in the order of `GatedDelta`."""
         groups, heads = sizes.num_key_heads, sizes.num_heads
         values = heads // groups * sizes.value_size

@@ -37,7 +37,7 @@ from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
 from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 from weft.ops.quantized import Matrix, Quantized
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
@@ -500,17 +500,23 @@ def load_model(
     dtype: str = "auto",
     max_seq_len: int | None = None,
     like: ModelConfig | None = None,
+    activation_dtype: str = "auto",
 ) -> Model:
     """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
     `dtype` is "float32", "float16", "bfloat16" or "auto" (`with_dtype`): on CUDA the dtype in config.json, on the CPU
-    the stored one. Quantised matrices stay as they are with "auto", and get the other dtypes. `like` is the config of
-    another model, whose dtypes count instead of `dtype` (`with_dtype_of`). Raises `ModelError` for missing, unexpected
-    or misshapen tensors and for unknown architectures.
+    the stored one. Quantised matrices stay as they are with "auto", and get the other dtypes. `activation_dtype` is as
+    in `EngineConfig`. `like` is the config of another model, whose dtypes count instead of both (`with_dtype_of`).
+    Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures, and `InputError` for
+    an `activation_dtype` that `device` does not have.
     """
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
-    config = with_dtype(config, dtype, device) if like is None else with_dtype_of(config, like, device)
+    if like is None:
+        rounding = activations_named(activation_dtype, device)
+        config = replace(with_dtype(config, dtype, device), rounding=rounding)
+    else:
+        config = replace(with_dtype_of(config, like, device), rounding=like.rounding)
     config = replace(config, max_seq_len=max_seq_len)
     _, headers = check_weights(model_class, config, directory)
     _check_room(headers, device)
@@ -554,6 +560,7 @@ def model_in_memory(
     dtype: str = "auto",
     where: Path = Path("weights in memory"),
     max_seq_len: int | None = None,
+    activation_dtype: str = "auto",
 ) -> Model:
     """Make a model like `load_model`, from a checkpoint's tensors by name and the contents of its config.json.
 
@@ -562,7 +569,11 @@ def model_in_memory(
     """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
-    config = replace(with_dtype(config, dtype, device), max_seq_len=max_seq_len)
+    config = replace(
+        with_dtype(config, dtype, device),
+        rounding=activations_named(activation_dtype, device),
+        max_seq_len=max_seq_len,
+    )
     with torch.inference_mode():
         build_model(model_class, config, WeightsInMemory(tensors, config, META, where))
         return build_model(model_class, config, WeightsInMemory(tensors, config, device, where))
@@ -606,7 +617,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
-        with PackingThreads():
+        with PackingThreads(config.rounding):
             model = model_class(config, weights)
     except (
         RuntimeError,

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
+from weft.ops.device_blocks import DeviceStore, stored_parts
 from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, dense_on, fill_part, format_of, part_bytes
-from weft.ops.quantized import Matrix
+from weft.ops.packing import Packed, activations_of, fill_part, format_of, part_bytes
+from weft.ops.quantized import Matrix, Quantized
 
 
 class Experts:
@@ -119,14 +120,26 @@ def _packed(
 ) -> tuple[Packed, tuple[int, int]]:
     """Pack the matrices of all experts into one memory, expert by expert. `sequences` are gates and ups, or one of
     them. Returns the packed matrices and the shape of one."""
-    count, store = len(sequences[0]), None
-    for expert in range(count):
+    store: _Store | DeviceStore | None = None
+    for expert in range(len(sequences[0])):
         matrices = [_stored(matrices[expert], dtype) for matrices in sequences]
         if store is None:
-            store = _Store(count, matrices, wanted)
+            num_outputs, num_inputs = matrices[0].shape
+            store = _store_for(len(sequences[0]), matrices, wanted)
+        require(
+            all(matrix.shape == (num_outputs, num_inputs) for matrix in matrices),
+            f"the matrices of expert {expert} must be {[num_outputs, num_inputs]}, not "
+            f"{[list(m.shape) for m in matrices]}",
+        )
         store.put(expert, matrices)
     assert store is not None
-    return store.packed, store.shape
+    return store.packed, (num_outputs, num_inputs)
+
+
+def _store_for(count: int, first: Sequence[Matrix], wanted: Activations | None) -> _Store | DeviceStore:
+    if first[0].device.type != "cpu" and any(isinstance(matrix, Quantized) for matrix in first):
+        return DeviceStore(count, first)
+    return _Store(count, first, wanted)
 
 
 def _stored(matrix: Matrix, dtype: torch.dtype | None) -> Matrix:
@@ -139,14 +152,13 @@ class _Store:
 
     def __init__(self, count: int, first: Sequence[Matrix], wanted: Activations | None) -> None:
         num_outputs, num_inputs = first[0].shape
-        self.shape = num_outputs, num_inputs
         device = first[0].device
         self.formats = [format_of(matrix) for matrix in first]
         chosen = activations_of(self.formats, device, wanted)
         if device.type != "cpu":
-            dense = dense_on(device, first)
-            sizes = (count, len(dense) * num_outputs, num_inputs)
-            self.packed = Packed(torch.empty(sizes, dtype=dense[0].dtype, device=device))
+            dtype = next(matrix.dtype for matrix in first if isinstance(matrix, Tensor))
+            sizes = (count, len(first) * num_outputs, num_inputs)
+            self.packed = Packed(torch.empty(sizes, dtype=dtype, device=device))
             return
         # Matrices of one format are one part, whose panels alternate.
         kinds = self.formats[:1] if len({*self.formats}) == 1 else self.formats
@@ -154,7 +166,9 @@ class _Store:
         offsets, numbers = [0], list[int]()
         for kind in kinds:
             numbers += [kind, num_outputs, offsets[-1]]
-            offsets.append(offsets[-1] + count * part_bytes(kind, chosen, *self.shape, self.groups))
+            offsets.append(
+                offsets[-1] + count * part_bytes(kind, chosen, num_outputs, num_inputs, self.groups)
+            )
         memory = reserved((offsets[-1],), torch.uint8)
         self.parts = [memory[begin:end].view(count, -1) for begin, end in pairwise(offsets)]
         self.packed = Packed(memory, tuple(numbers), chosen)
@@ -162,13 +176,9 @@ class _Store:
     def put(self, expert: int, matrices: Sequence[Matrix]) -> None:
         """Copy the matrices of an expert, which may be complete later (`PackingThreads`)."""
         memory = self.packed.memory
-        require(
-            all(matrix.shape == self.shape for matrix in matrices),
-            f"the matrices of expert {expert} must be {list(self.shape)}, not {[list(m.shape) for m in matrices]}",
-        )
         if memory.device.type != "cpu":
             if not memory.is_meta:  # torch would import its compiler to concatenate
-                dense = [matrix.to(memory.dtype) for matrix in dense_on(memory.device, matrices)]
+                dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
                 torch.cat(dense, out=memory[expert])
             return
         formats = [format_of(matrix) for matrix in matrices]
@@ -262,9 +272,10 @@ def _experts_cuda(
     live: Tensor | None = None,
     residual: Tensor | None = None,
 ) -> None:
+    dense = [memory.dtype for memory, parts in ((up, up_parts), (down, down_parts)) if not parts]
     require(
-        x.dtype is up.dtype is out.dtype,
-        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+        all(x.dtype is out.dtype is dtype for dtype in (*dense, out.dtype)),
+        f"activations on CUDA have the weights' dtype, {[*dense, out.dtype][0]}, not {x.dtype}",
     )
     _check(x, index, weights, out, residual)
     with device_of(x):
@@ -272,8 +283,8 @@ def _experts_cuda(
             x,
             index,
             weights,
-            up,
-            down,
+            stored_parts(up, up_parts, num_experts, x.shape[1]),
+            stored_parts(down, down_parts, num_experts, inner),
             up_bias,
             down_bias,
             gated,

@@ -85,3 +85,12 @@ class Activations(IntEnum):
     TWO_BFLOAT16 = 1
     BFLOAT16 = 2
     INT8 = 3
+
+
+ACTIVATION_DTYPES = {
+    "float32": Activations.FLOAT32,
+    "bfloat16x2": Activations.TWO_BFLOAT16,
+    "bfloat16": Activations.BFLOAT16,
+    "int8": Activations.INT8,
+}
+"""The names that users give to `Activations`."""

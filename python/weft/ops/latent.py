@@ -171,13 +171,14 @@ def _latent_queries_cuda(
     split = x.shape[1] - k_up.shape[2] - num_rotated
     queries, latent = x[:, :split], x[:, split:]
     with device_of(x):
-        if q_up is not None and x.shape[0] <= FEW_ROWS:
+        if q_up is not None and not q_parts and x.shape[0] <= FEW_ROWS:
             kernels.up_queries(
                 queries, latent, q_up, q_norm, q_eps, k_up, kv_norm, kv_eps, num_rotated, out, live
             )
             return
         if q_up is not None:
-            queries = multiply(queries, q_up, None if q_norm is None else Norm(q_norm, q_eps), live)
+            norm, count = None if q_norm is None else Norm(q_norm, q_eps), len(k_up) * (size + num_rotated)
+            queries = multiply(queries, q_up, q_parts, count, norm, live)
         kernels.queries(queries, latent, k_up, kv_norm, kv_eps, num_rotated, out, live)
 
 

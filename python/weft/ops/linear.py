@@ -10,14 +10,14 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-Some products round their input rows (`Activations`). On a processor with AMX, its tiles multiply weights in bfloat16.
-They use 17 bits of an activation and another order of summation, so the last bits of results differ from those on other
-processors.
+Some products round their input rows (`Activations`): with weights in bfloat16, rows are rounded to bfloat16 where the
+processor multiplies bfloat16 faster than float32. Processors with AMX have another order of summation, so the last bits
+of their results differ from those of other processors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,13 +26,17 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
+from weft.ops.device_blocks import Stored, num_outputs, pack_device, stored_parts
 from weft.ops.formats import Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, dense_on, format_of, outputs_of, pack_matrix
+from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix
 from weft.ops.quantized import Matrix, Quantized
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
+
+WIDENED = 1 << 27
+"""The numbers of a quantised weight that are widened at once for torch's matmul."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Linear:
         if device.type == "cpu":
             self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:
-            self.packed = Packed(_joined(dense_on(device, parts)))
+            self.packed = _on_device(parts)
 
     @property
     def weight(self) -> Tensor:
@@ -140,11 +144,18 @@ class Linear:
         return out
 
 
-def multiply(x: Tensor, weight: Tensor, norm: Norm | None, live: Tensor | None = None) -> Tensor:
-    """The product of `Linear` on CUDA, for a weight [out, in]."""
-    out = x.new_empty(x.shape[0], weight.shape[0])
+def multiply(
+    x: Tensor,
+    weight: Tensor,
+    parts: Sequence[int],
+    num_outputs: int,
+    norm: Norm | None,
+    live: Tensor | None = None,
+) -> Tensor:
+    """The product of `Linear` on CUDA, for the memory and the parts of a `Packed`."""
+    out = x.new_empty(x.shape[0], num_outputs)
     norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    _LINEAR(x, weight, (), Activations.FLOAT32, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    _LINEAR(x, weight, parts, Activations.FLOAT32, None, norm_weight, eps, None, *Epilogue(), out, None, live)
     return out
 
 
@@ -174,6 +185,12 @@ def _parts(
         "the total may be neither x nor the added rows nor the residual",
     )
     return rows, added.norm.weight, added.norm.eps, total
+
+
+def _on_device(parts: Sequence[Matrix]) -> Packed:
+    """Store a weight on CUDA: dense parts as one matrix, others in `device_blocks`."""
+    dense = [part for part in parts if isinstance(part, Tensor)]
+    return Packed(_joined(dense)) if len(dense) == len(parts) else pack_device(parts)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -257,24 +274,11 @@ def _linear_cuda(
     total: Tensor | None = None,
 ) -> None:
     epilogue = Epilogue(gated, function, slope, limit, shift, scale, softcap)
+    matrices = stored_parts(weight, parts, 1, x.shape[1])
     if x.shape[0] <= FEW_ROWS:
+        inputs = norm, eps, live, added, added_norm, added_eps, total
         with device_of(x):
-            triton_kernels("linear_triton").linear(
-                x,
-                weight,
-                bias,
-                norm,
-                eps,
-                residual,
-                epilogue,
-                out,
-                also,
-                live,
-                added,
-                added_norm,
-                added_eps,
-                total,
-            )
+            _multiply_few(x, matrices, bias, residual, epilogue, out, also, *inputs)
         return
     if added is not None:
         assert added_norm is not None and total is not None
@@ -285,20 +289,82 @@ def _linear_cuda(
     elif norm is not None:
         source, x = x, x.new_empty(x.shape)
         _norm_cuda(source, norm, eps, x)
-    if residual is not None and epilogue.is_linear and out.dtype is x.dtype:
-        torch.addmm(residual, x, weight.t(), alpha=scale, out=out)
-        if bias is not None:
-            out.add_(bias, alpha=scale)
-    else:
-        sums = out
-        if gated or residual is not None:
-            sums = out.new_empty(x.shape[0], weight.shape[0])
-        _multiply(x, weight, bias, sums)
-        if sums is not out or not epilogue.is_linear or scale != 1:
-            with device_of(x):
-                triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
+    adds = residual is not None and epilogue.is_linear and out.dtype is x.dtype
+    sums = out
+    if gated or (residual is not None and not adds):
+        sums = out.new_empty(x.shape[0], sum(map(num_outputs, matrices)))
+    for columns, dense in _widened(matrices, x.dtype):
+        some, target = None if bias is None else bias[columns], sums[:, columns]
+        if residual is not None and adds:
+            torch.addmm(residual[:, columns], x, dense.t(), alpha=scale, out=target)
+            if some is not None:
+                target.add_(some, alpha=scale)
+        else:
+            _multiply(x, dense, some, target)
+    if not adds and (sums is not out or not epilogue.is_linear or scale != 1):
+        with device_of(x):
+            triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
     if also is not None:
         also.copy_(out)
+
+
+def _multiply_few(
+    x: Tensor,
+    matrices: Sequence[Stored],
+    bias: Tensor | None,
+    residual: Tensor | None,
+    epilogue: Epilogue,
+    out: Tensor,
+    also: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    live: Tensor | None,
+    added: Tensor | None,
+    added_norm: Tensor | None,
+    added_eps: float,
+    total: Tensor | None,
+) -> None:
+    """The product of few rows on CUDA: one kernel for each part. If gates and ups are in several parts, another one
+    activates their sums."""
+    kernels = triton_kernels("linear_triton")
+    is_whole = len(matrices) == 1 or not epilogue.gated
+    sums, first = out, 0
+    if not is_whole:
+        sums = out.new_empty(len(x), sum(map(num_outputs, matrices)), dtype=torch.float32)
+    for matrix in matrices:
+        columns = slice(first, first + num_outputs(matrix))
+        first = columns.stop
+        targets: tuple[Tensor | None, ...] = residual, out, also
+        if not is_whole:
+            targets = None, sums, None
+        if len(matrices) > 1:
+            targets = tuple(None if target is None else target[:, columns] for target in targets)
+        kernels.linear(
+            x, matrix, None if bias is None else bias[columns], norm, eps, targets[0],
+            epilogue if is_whole else Epilogue(), *targets[1:], live, added, added_norm, added_eps, total,
+        )  # fmt: skip
+    if not is_whole:
+        for target in (also, out):  # in this order, because the residual may be `out`
+            if target is not None:
+                kernels.activate(sums, residual, epilogue, target, live=live)
+
+
+def _widened(matrices: Sequence[Stored], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """The outputs and the numbers of matrices in `dtype`; of quantised ones at most `WIDENED` numbers at a time, in
+    memory that is free again when the iterator goes on."""
+    first = 0
+    for matrix in matrices:
+        count = num_outputs(matrix)
+        if isinstance(matrix, Tensor):
+            yield slice(first, first + count), matrix.view(count, -1).to(dtype)
+        else:
+            most = max(1, WIDENED // matrix.num_inputs)
+            for start in range(0, count, most):
+                dense = matrix.codes.new_empty(min(most, count - start), matrix.num_inputs, dtype=dtype)
+                with device_of(dense):
+                    triton_kernels("blocks_triton").widen(matrix, start, dense)
+                yield slice(first + start, first + start + len(dense)), dense
+        first += count
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.formats import DENSE_FORMATS, Activations, Format
+from weft.ops.formats import ACTIVATION_DTYPES, DENSE_FORMATS, Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import require
 from weft.ops.quantized import Matrix, Quantized, row_sizes
@@ -30,29 +30,16 @@ PIECE_BYTES = 4 << 20
 class Packed(NamedTuple):
     """A matrix in the layout of the CPU's kernels, or on CUDA as its kernels read it.
 
-    memory: the panels, part by part; on CUDA a dense matrix [out, in].
+    memory: the panels, part by part; on CUDA a dense matrix [out, in], or the tensors of `weft.ops.device_blocks`.
     parts: three numbers for each part of the matrix: its format, its outputs, and the offset of its panels in bytes. A
-        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA: ().
+        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA that part
+        has the outputs of both, and a dense matrix has no parts.
     activations: how products round their input rows.
     """
 
     memory: Tensor
     parts: tuple[int, ...] = ()
     activations: Activations = Activations.FLOAT32
-
-
-def dense_on(device: torch.device, parts: Sequence[Matrix]) -> list[Tensor]:
-    """Matrices for a device other than the CPU. Raises `InputError` for quantised ones, which have contents."""
-    dense = [
-        part if isinstance(part, Tensor) else part.dequantized()
-        for part in parts
-        if part.is_meta or isinstance(part, Tensor)
-    ]
-    require(
-        len(dense) == len(parts),
-        f"weft has no kernels for quantised matrices on {device}; give their `dequantized()`",
-    )
-    return dense
 
 
 MAX_PARTS = 4
@@ -70,8 +57,10 @@ def format_of(matrix: Matrix) -> Format:
 def activations_of(
     formats: Iterable[Format], device: torch.device, wanted: Activations | None
 ) -> Activations:
-    """How products with matrices of `formats` on `device` round their input rows: as `wanted`, by default as
-    `PackingThreads` has it, or else as is fastest. Raises `InputError` if `wanted` is not possible."""
+    """How products with matrices of `formats` on `device` round their input rows: as `wanted`; by default as the model
+    that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
+
+    Raises `InputError` if `wanted` is not possible."""
     kinds = {*formats}
 
     def can(chosen: Activations) -> bool:
@@ -87,15 +76,37 @@ def activations_of(
             "the choice, or take FLOAT32, which works for all",
         )
         return wanted
-    users = None if _thread.packing is None else _thread.packing.activations
-    choices = (users, Activations.INT8, Activations.TWO_BFLOAT16)
-    return next((choice for choice in choices if choice is not None and can(choice)), Activations.FLOAT32)
+    of_model = None if _thread.packing is None else _thread.packing.activations
+    if of_model is not None and can(of_model):
+        return of_model
+    if can(Activations.INT8):
+        return Activations.INT8
+    # Float32 and float16 have more digits than a row in bfloat16.
+    is_fast = kinds == {Format.BF16} and device.type == "cpu" and _core.has_fast_bfloat16()
+    return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+
+
+def activations_named(name: str, device: torch.device) -> Activations | None:
+    """How the products of a model on `device` round their input rows, for the name that a user gives; None for "auto".
+    Raises `InputError` if the device can't."""
+    if name == "auto":
+        return None
+    require(device.type != "cuda", f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
+    activations = ACTIVATION_DTYPES[name]
+    if activations is Activations.TWO_BFLOAT16:
+        require(
+            _core.can_multiply(Format.BF16, activations),
+            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'",
+        )
+    return activations
 
 
 class PackingThreads:
     """While it is open, `pack` returns before it has packed. `__exit__` waits for all copies that the thread started.
-    A context manager, for one model. `activations` are how its products round their input rows, where a matrix's format
-    lets them; None means as is fastest.
+    A context manager, for one model.
+
+    activations: how the model's products round their input rows, where a matrix allows it and the model does not say
+        otherwise. None: as is fastest.
 
     Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
     processes use the processor, because a model has hundreds of copies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.tiles import NEEDS_AMX, rounding
+from tests.support.activations import DTYPES, KINDS, Kind
 from torch.nn import functional as F
 
 from support.quantized import QUANTIZED, random_blocks
@@ -12,16 +12,6 @@ from weft.errors import InputError
 from weft.ops.formats import Format
 from weft.ops.linear import Linear, Norm
 from weft.ops.rows import Layout, copy_rows_, embed, join_norms, take_rows
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-KINDS = (
-    *((dtype, False) for dtype in DTYPES),
-    pytest.param(
-        (torch.bfloat16, True),
-        marks=NEEDS_AMX,
-    ),
-)
-"""Dtypes of a `Linear`, and whether it stores AMX tiles."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -35,13 +25,11 @@ def test_embeddings_are_the_weights_rows(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [1, 8, 31, 32, 33, 96, 577])
-def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
-    width: int, kind: tuple[torch.dtype, bool]
-) -> None:
-    dtype, tiled = kind
+def test_embeddings_are_the_rows_of_a_linear_that_shares_them(width: int, kind: Kind) -> None:
+    dtype, activations = kind
     for vocab in (1, 16, 64, 130):
         weight = torch.randn(vocab, width).to(dtype)
-        linear, tokens = Linear(weight, activations=rounding(tiled)), torch.randperm(vocab)
+        linear, tokens = Linear(weight, activations=activations), torch.randperm(vocab)
         assert torch.equal(embed(linear, tokens, torch.float32), weight[tokens].float())
         scaled = embed(linear, tokens, torch.float32, scale=5.5)
         assert torch.equal(scaled, weight[tokens].float() * 5.5)

@@ -345,9 +345,9 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
         for live, residual in ((None, None), (tensor(1, dtype=torch.int64), tensor(rows, hidden))):
             experts_triton.experts(
                 tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64),
-                tensor(rows, chosen, dtype=torch.float32), tensor(experts, outputs, hidden),
-                tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
-                tensor(rows, hidden), live, residual,
+                tensor(rows, chosen, dtype=torch.float32), [tensor(experts, outputs, hidden)],
+                [tensor(experts, hidden, inner)], bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0,
+                1.0, tensor(rows, hidden), live, residual,
             )  # fmt: skip
     few = rows * chosen <= experts_triton.FEW_CHOICES
     assert {launch.name for launch in found} == EXPERTS_KERNELS - ({"sort_kernel"} if few else set())

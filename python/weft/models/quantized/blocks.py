@@ -16,7 +16,7 @@ from weft.ops.huge_pages import temporary
 
 INT4_FORMATS = (Format.INT4_128, Format.INT4_64, Format.INT4_32)
 INT8_FORMATS = (Format.INT8_128, Format.INT8_32)
-OUTPUTS_AT_ONCE = 1024
+OUTPUTS_AT_ONCE = 256
 """The rows that are converted at once, so that few codes are in memory twice."""
 LOW = 0x0F0F0F0F
 """The low half of each byte of a word."""
@@ -96,3 +96,9 @@ def unpacked(words: Tensor, bits: int) -> Tensor:
     """The codes in words [..., n], the lowest bits first: int32 [..., n * 32 / bits]."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
     return ((words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(-2)
+
+
+def unpacked_inputs(words: Tensor, bits: int) -> Tensor:
+    """The codes in words [n, ...], as in `unpacked`: int32 [n * 32 / bits, ...]."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32).view(-1, *[1] * (words.dim() - 1))
+    return ((words.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten(0, 1)

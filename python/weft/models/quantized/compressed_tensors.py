@@ -33,6 +33,7 @@ from weft.models.quantized.blocks import (
     num_blocks,
     spread,
     unpacked,
+    unpacked_inputs,
     write_int4,
 )
 from weft.models.quantized.fp8 import E4M3, Fp8, parse_area
@@ -258,4 +259,6 @@ def _floats(
 ) -> Tensor:
     """The numbers of a matrix whose groups are in no order."""
     shift = _zeros_of(way.bits, zeros, len(codes)).expand(scales.shape)
-    return ordered_numbers(lambda place: unpacked(codes[place], way.bits), shift, scales, groups, dtype)
+    return ordered_numbers(
+        lambda place: unpacked_inputs(codes[place].t(), way.bits), shift.t(), scales.t(), groups, dtype
+    )

@@ -29,6 +29,7 @@ from weft.models.quantized.blocks import (
     num_blocks,
     spread,
     unpacked,
+    unpacked_inputs,
     write_int4,
 )
 from weft.models.quantized.method import SCALE_DTYPES, WEIGHT, Area, Blocks, Floats, Method, Parts, refuse
@@ -133,9 +134,9 @@ class Gptq(Method):
     ) -> Tensor:
         """The numbers of a matrix whose groups are in no order."""
         return ordered_numbers(
-            lambda place: unpacked(codes[:, place].t(), self.bits),
-            self._zeros(zeros).t(),
-            scales.t(),
+            lambda place: unpacked_inputs(codes[:, place], self.bits),
+            self._zeros(zeros),
+            scales,
             groups,
             dtype,
         )

@@ -24,17 +24,15 @@ def are_in_order(parts: Parts, name: str, groups: Tensor, num_groups: int, group
 
 
 def ordered_numbers(
-    read: Callable[[slice], Tensor],
-    zeros: Tensor,
-    scales: Tensor,
-    groups: Tensor,
-    dtype: torch.dtype,
+    read: Callable[[slice], Tensor], zeros: Tensor, scales: Tensor, groups: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """The numbers [out, in] of a matrix whose groups are in no order: factor * (code - zero). `read` returns the codes
-    of some outputs, `zeros` and `scales` are [out, groups], `groups` integers [in]."""
-    num_outputs, groups = len(scales), groups.long()
+    of some outputs, int32 [in, outputs]; `zeros` and `scales` are [groups, out], `groups` integers [in]."""
+    num_outputs, groups = scales.shape[1], groups.long()
     numbers = temporary((num_outputs, len(groups)), dtype)
     for begin in range(0, num_outputs, OUTPUTS_AT_ONCE):  # so that few codes are in memory in 32 bits
         place = slice(begin, begin + OUTPUTS_AT_ONCE)
-        numbers[place] = (read(place) - zeros[place][:, groups]) * scales[place].float()[:, groups]
+        zero, scale = zeros[:, place].contiguous(), scales[:, place].float().contiguous()
+        codes = read(place) - zero.index_select(0, groups)
+        numbers[place] = (codes * scale.index_select(0, groups)).t()
     return numbers
