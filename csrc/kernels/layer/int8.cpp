@@ -62,8 +62,7 @@ namespace vnni {
 #if __GNUC__ >= 11
 #define WEFT_HAS_AMX 1
 #pragma GCC push_options
-#pragma GCC target( \
-    "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c,amx-tile,amx-int8,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma,f16c,amx-tile,amx-int8,prefer-vector-width=512")
 namespace amx {
 using namespace vnni;
 #include "kernels/layer/int8_amx.h"

@@ -6,7 +6,7 @@
 // just stored is slow to load for the other.
 
 constexpr std::int64_t kMinTileRows = kFewInt8Rows + 1;  // fewer are faster by vectors
-constexpr int kLag = 3, kRing = 4;        // products between a tile and its scaling; those kept
+constexpr int kLag = 3, kRing = 4;                       // products between a tile and its scaling; those kept
 
 // The tiles 0 and 1 are sums, 4 and 5 hold rows, 6 and 7 hold weights.
 WEFT_INLINE void shape_tiles(std::int64_t rows, int parts) {
@@ -71,8 +71,9 @@ template <class Weights, int kRows>
         const Ints minus = word_of(block + int8_minus_sums_at(kRows, 0), m);
         Floats total;
         if constexpr (kOf16) {
-          total = scaled_halves(_mm512_add_epi32(product(0, m), pairs_times(all_words(kOffsetOf16), minus)),
-                                _mm512_add_epi32(product(1, m), pairs_times(all_words(kOffsetOf16 << 16), minus)), scale);
+          total =
+              scaled_halves(_mm512_add_epi32(product(0, m), pairs_times(all_words(kOffsetOf16), minus)),
+                            _mm512_add_epi32(product(1, m), pairs_times(all_words(kOffsetOf16 << 16), minus)), scale);
         } else if constexpr (Weights::kKind == Int8Kind::kOffset) {
           total = converted(_mm512_add_epi32(product(0, m), pairs_times(scale.offsets, minus)));
         } else {
