@@ -25,7 +25,6 @@
 #include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
-#include "kernels/layer/mxfp4.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/pack_blocks.h"
 #include "kernels/layer/recur.h"
@@ -259,18 +258,6 @@ Made widen_blocks(int format, Address blocks, const std::vector<std::int64_t> &s
   std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
   call.out = pointer<float>(out), call.threads = threads;
   return kernel_of([call] { widen_blocks_cpu(call); });
-}
-
-Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
-           std::int64_t scale_row) {
-  const Mxfp4Call call{pointer<const std::uint8_t>(blocks),
-                       pointer<const std::uint8_t>(scales),
-                       pointer<std::uint16_t>(out),
-                       rows,
-                       groups,
-                       block_row,
-                       scale_row};
-  return kernel_of([call] { mxfp4_cpu(call); });
 }
 
 EmbedCall embed_call(Address weight, int format, int layout, Address tokens, Address out, std::int64_t rows,
@@ -545,7 +532,6 @@ void bind_kernels(nb::module_ &m) {
   m.def("pack_cpu", &pack);
   m.def("pack_blocks_cpu", &pack_blocks);
   m.def("widen_blocks_cpu", &widen_blocks);
-  m.def("mxfp4_cpu", &mxfp4);
   m.def("num_formats", [] { return kNumFormats; });
   m.def("block_size", [](int format) {
     const Block &block = block_of(static_cast<Format>(format));

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft import _core
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
@@ -36,9 +35,9 @@ from weft.models.quantized.options import ADVICE
 from weft.models.quantized.parse import KEY, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
-from weft.ops.formats import ACTIVATION_DTYPES, Activations, Format
+from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 from weft.ops.quantized import Matrix, Quantized
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
@@ -314,8 +313,6 @@ class Checkpoint:
         config, method = self.config, self.config.quantization
         if method is None and any(other.endswith(_QUANTIZED) for other in self._stored):
             return _NOT_TOLD
-        if method is not None and name.endswith(WEIGHT) and method.packed:
-            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         if name == "lm_head.weight":
             return (
                 "If the output projection shares the embedding's weights, 'tie_word_embeddings' in config.json must "
@@ -332,6 +329,8 @@ class Checkpoint:
                 "config.json or the architecture that it names wants biases ('attention_bias', 'mlp_bias'); get the "
                 "weights and the config.json of one model"
             )
+        if method is not None and method.packed and name.endswith(WEIGHT) and not isinstance(method, Mxfp4):
+            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         return "Get the model again, its weights and its config.json"
 
     def drop(self, name: str) -> None:
@@ -500,8 +499,8 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     max_seq_len: int | None = None,
-    like: ModelConfig | None = None,
     activation_dtype: str = "auto",
+    like: ModelConfig | None = None,
 ) -> Model:
     """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
@@ -514,7 +513,8 @@ def load_model(
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
     if like is None:
-        config = replace(with_dtype(config, dtype, device), rounding=rounding_on(device, activation_dtype))
+        rounding = activations_named(activation_dtype, device)
+        config = replace(with_dtype(config, dtype, device), rounding=rounding)
     else:
         config = replace(with_dtype_of(config, like, device), rounding=like.rounding)
     config = replace(config, max_seq_len=max_seq_len)
@@ -571,7 +571,7 @@ def model_in_memory(
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = replace(
         with_dtype(config, dtype, device),
-        rounding=rounding_on(device, activation_dtype),
+        rounding=activations_named(activation_dtype, device),
         max_seq_len=max_seq_len,
     )
     with torch.inference_mode():
@@ -607,26 +607,6 @@ def with_dtype_of(config: ModelConfig, other: ModelConfig, device: torch.device)
 def dtype_name(config: ModelConfig) -> str:
     """The name to pass to `load_model` as `dtype`, so that another model gets the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
-
-
-def rounding_on(device: torch.device, name: str) -> Activations | None:
-    """How products on `device` round their input rows, by its name in `EngineConfig`; None for "auto". Raises
-    `InputError` if the device can't."""
-    if name == "auto":
-        return None
-    if device.type == "cuda":
-        raise InputError(f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
-    activations = ACTIVATION_DTYPES[name]
-    if activations is Activations.TWO_BFLOAT16 and not _core.can_multiply(Format.BF16, activations):
-        raise InputError(
-            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'"
-        )
-    return activations
-
-
-def activation_dtype_name(config: ModelConfig) -> str:
-    """The name to pass to `load_model` as `activation_dtype`, so that another model rounds as that of `config`."""
-    return next((name for name, value in ACTIVATION_DTYPES.items() if value is config.rounding), "auto")
 
 
 def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:

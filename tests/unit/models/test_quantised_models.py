@@ -101,3 +101,22 @@ def test_dequantised_logits_are_those_of_transformers(family: str, name: str, tm
         wanted = oracle(tokens[None]).logits[0]
     limit = 1e-4 * float(wanted.abs().max())
     torch.testing.assert_close(logits(model, tokens), wanted, atol=limit, rtol=0)
+
+
+@pytest.mark.parametrize(("family", "name"), [pair for pair in PAIRS if not pair[1].endswith("mixed")])
+def test_quantised_matrices_give_the_bits_of_their_numbers(family: str, name: str, tmp_path: Path) -> None:
+    """With rows that are not rounded, products are those of the dequantised matrices."""
+    write(family, CASES[name], tmp_path)
+    tokens = torch.randint(90, (30,))
+    quantised = load_model(tmp_path, activation_dtype="float32")
+    dequantised = load_model(tmp_path, dtype="float32", activation_dtype="float32")
+    assert torch.equal(logits(quantised, tokens), logits(dequantised, tokens))
+
+
+@pytest.mark.parametrize(("family", "name"), PAIRS)
+def test_rounded_rows_change_logits_little(family: str, name: str, tmp_path: Path) -> None:
+    write(family, CASES[name], tmp_path)
+    tokens = torch.randint(90, (30,))
+    got, wanted = logits(load_model(tmp_path), tokens), logits(load_model(tmp_path, dtype="float32"), tokens)
+    error = float((got - wanted).norm() / wanted.norm())
+    assert error < 0.05, error
