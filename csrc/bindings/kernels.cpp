@@ -108,7 +108,7 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
              const std::vector<std::int64_t> &down_parts, int down_activations, Address up_bias, Address down_bias,
              bool gated, int function, float slope, float limit, float shift, std::int64_t rows, std::int64_t hidden,
              std::int64_t inner, std::int64_t experts, std::int64_t chosen, std::int64_t x_row, std::int64_t out_row,
-             int threads, Address live, Address residual, std::int64_t residual_row) {
+             int threads, Address live, Address residual, std::int64_t residual_row, std::int64_t first) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
@@ -121,7 +121,7 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
   call.gated = gated;
   call.activation = {static_cast<Function>(function), slope, limit, shift};
   call.rows = rows, call.hidden = hidden, call.inner = inner, call.experts = experts, call.chosen = chosen;
-  call.x_row = x_row, call.out_row = out_row, call.threads = threads;
+  call.x_row = x_row, call.out_row = out_row, call.first = first, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
 }

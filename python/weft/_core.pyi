@@ -152,6 +152,7 @@ def experts_cpu(
     arg25: int,
     arg26: int,
     arg27: int,
+    arg28: int,
     /,
 ) -> Kernel: ...
 def choose_cpu(

@@ -230,6 +230,28 @@ def test_views_and_lazy_matrices_are_packed_expert_by_expert() -> None:
     assert narrow.up.parts[0] == Format.F16 and torch.equal(narrow(*given), expected)
 
 
+def test_experts_may_be_in_two_sets() -> None:
+    """Each set adds the results of its own experts."""
+    layer = layer_of(6, 40, 48, SILU, has_bias=True)
+    assert layer.gate is not None and layer.gate_bias is not None
+    assert layer.up_bias is not None and layer.down_bias is not None
+    x, index, weights = routed(33, 6, 2, 48)
+    out = torch.zeros(33, 48)
+    for part in (slice(4), slice(4, 6)):
+        experts = Experts(
+            layer.gate[part],
+            layer.up[part],
+            layer.down[part],
+            SILU,
+            gate_bias=layer.gate_bias[part],
+            up_bias=layer.up_bias[part],
+            down_bias=layer.down_bias[part],
+            first=part.start or 0,
+        )
+        experts(x, index, weights, out=out, residual=out)
+    close(out, layer(x, index, weights))
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     layer = layer_of(4, 40, 48, SILU)
     packed = layer.packed()
