@@ -49,6 +49,7 @@ class Decoder:
         if config.tie_word_embeddings:
             # Before the layers: while the largest matrix is packed, little else is in memory.
             self.head = self.embedding = output(embedding)
+        del embedding  # which may have been converted, too
         rotary = rotary_tables(config, self.device)
         self.layers = [
             self.make_layer(config, weights, f"model.layers.{i}.", i, rotary[i])
