@@ -20,7 +20,7 @@ from weft.cli import sampling_options as s
 from weft.cli.answers import finish, note_model, print_pieces, whole_message
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import choose_speculation, read_prompts
-from weft.cli.options import ANY_LIBRARY, DEFAULT, MODEL, Device, Guided, SamplingSource
+from weft.cli.options import ANY_LIBRARY, DEFAULT, MODEL, Device, Guided, KvCacheDtype, SamplingSource
 from weft.errors import CapacityError, InputError, RequestError, escaped
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def chat(
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message.")] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     max_seq_len: MaxSeqLen = None,
     guide_options: GuideOptions,
     grammar_backend: o.Library = ANY_LIBRARY,
@@ -94,7 +95,12 @@ def chat(
 
     defaults = sampling_defaults(model_directory(model), generation_config.value)
     sampling = SamplingParams(**{"max_tokens": ANSWER_TOKENS, **defaults, **given})
-    engine = EngineConfig(max_batch=1, max_seq_len=max_seq_len, grammar=grammar_backend.value)
+    engine = EngineConfig(
+        max_batch=1,
+        max_seq_len=max_seq_len,
+        grammar=grammar_backend.value,
+        kv_cache_dtype=kv_cache_dtype.value,
+    )
     name = model_name(model)
     if name == PACKAGE_MODEL:
         note_model()

@@ -13,7 +13,16 @@ from weft.cli import sampling_options as s
 from weft.cli.answers import Run, finish, note_model, note_room
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import check_output, choose_speculation, read_prompts
-from weft.cli.options import ANY_LIBRARY, DEFAULT, Device, Graphs, Guided, HostTasks, SamplingSource
+from weft.cli.options import (
+    ANY_LIBRARY,
+    DEFAULT,
+    Device,
+    Graphs,
+    Guided,
+    HostTasks,
+    KvCacheDtype,
+    SamplingSource,
+)
 from weft.errors import InputError
 
 
@@ -28,6 +37,7 @@ def generate(
     model: o.Model = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     graphs: o.GraphKind = Graphs.one,
     host_tasks: o.TaskKind = HostTasks.callback,
     guide_options: GuideOptions,
@@ -82,6 +92,7 @@ def generate(
         grammar=grammar_backend.value,
         untrusted_guides=untrusted,
         max_beam_width=beam_width or 1,
+        kv_cache_dtype=kv_cache_dtype.value,
     )
     if model is None:
         note_model()

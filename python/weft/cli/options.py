@@ -33,6 +33,15 @@ class HostTasks(StrEnum):
     polling = "polling"
 
 
+class KvCacheDtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    fp8 = "fp8"
+    int8 = "int8"
+
+
 class Guided(StrEnum):
     auto = "auto"
     on = "on"
@@ -111,6 +120,14 @@ Dtype = Annotated[
         metavar="NAME",
         panel=MODEL,
         help="auto, float32, float16 or bfloat16; on a CPU, the dtype of the weights only.",
+    ),
+]
+CacheDtype = Annotated[
+    KvCacheDtype,
+    _option(
+        "--kv-cache-dtype",
+        panel=MODEL,
+        help="The dtype of cached keys and values, see docs/kv-cache.md; fewer bits take less memory and time.",
     ),
 ]
 GraphKind = Annotated[

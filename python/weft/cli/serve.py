@@ -13,7 +13,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks, KvCacheDtype
 from weft.core.extras import install_hint
 from weft.errors import InputError, InterfaceError, escaped
 
@@ -108,6 +108,7 @@ def serve(
     ] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     max_batch: Annotated[
         int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
     ] = 32,
@@ -191,6 +192,7 @@ def serve(
             host_tasks=host_tasks.value,
             untrusted_guides=not trust_guides,
             shares_slots=True,
+            kv_cache_dtype=kv_cache_dtype.value,
         )
         drafts = Speculation.given(chosen) if given else chosen
         one = models.ServedModelConfig(

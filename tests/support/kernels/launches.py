@@ -22,6 +22,8 @@ DTYPES = {
     torch.float32: "fp32",
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
+    torch.uint8: "u8",
+    torch.int8: "i8",
     torch.int32: "i32",
     torch.int64: "i64",
 }
