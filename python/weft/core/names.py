@@ -121,7 +121,7 @@ MODEL_HINTS = {
     "max_num_batched_tokens": "it is max_num_tokens of engine=EngineConfig(max_num_tokens=...)",
     "num_gpu_blocks_override": "it is num_pages of engine=EngineConfig(num_pages=...)",
     "kv_cache_memory_bytes": "it is kv_max_bytes of engine=EngineConfig(kv_max_bytes=...)",
-    "kv_cache_dtype": "keys and values have the dtype of the activations",
+    "kv_cache_dtype": "it is kv_cache_dtype of engine=EngineConfig(kv_cache_dtype=...)",
     "structured_outputs_config": "engine=EngineConfig(grammar=...) names the grammar library",
     "guided_decoding_backend": "engine=EngineConfig(grammar=...) names the grammar library",
     "logits_processors": "it is an option of a request: generate(..., logits_processor=function)",

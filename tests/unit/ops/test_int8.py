@@ -10,7 +10,6 @@ import hashlib
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +23,6 @@ from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.experts import Experts
 from weft.ops.formats import Activations, Format
 from weft.ops.linear import Linear, Norm
-from weft.ops.quantized import Quantized
 
 INT8 = Activations.INT8
 KINDS = tuple(kind for kind in QUANTIZED if kind is not Format.FP8)
@@ -90,7 +88,9 @@ def test_rounding_rows_costs_little(kind: Format) -> None:
 def test_no_sum_overflows(kind: Format, byte: int) -> None:
     """The largest codes, positive and negative, and rows of 127 and -127."""
     matrix = random_blocks(kind, 40, 2 * kind.block.inputs)
-    limit = {Format.Q6_K: 192}.get(kind, kind.block.bytes)  # the scales of Q6_K are in bytes 192 on, its d in 208 on
+    limit = {Format.Q6_K: 192}.get(
+        kind, kind.block.bytes
+    )  # the scales of Q6_K are in bytes 192 on, its d in 208 on
     blocks = matrix.data.unflatten(1, (-1, kind.block.bytes))
     first = {Format.Q4_1: 4, Format.Q5_1: 4, Format.Q4_K: 4, Format.Q5_K: 4, Format.MXFP4: 1}.get(kind, 2)
     if kind.name.startswith("INT4"):
@@ -192,7 +192,9 @@ def test_experts(kind: Format) -> None:
                 expected[row] += weight * Linear(down, activations=INT8)(pair(x[row : row + 1]))[0]
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
         for row in range(rows):
-            assert torch.equal(mixture(x[row : row + 1], index[row : row + 1], weights[row : row + 1])[0], out[row])
+            assert torch.equal(
+                mixture(x[row : row + 1], index[row : row + 1], weights[row : row + 1])[0], out[row]
+            )
 
 
 def test_other_formats_have_no_such_products() -> None:
