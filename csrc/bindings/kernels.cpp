@@ -169,22 +169,23 @@ Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::in
 Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address gate,
             Address cache, Address out, Address page_table, Address base, Address count, Address starts,
             std::int64_t rows, std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads,
-            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, std::int64_t token_size,
-            std::int64_t values, std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs,
-            std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads, std::int64_t window,
-            std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps, float scale, float softcap,
-            int threads) {
+            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, int type, std::int64_t token_bytes,
+            std::int64_t values, std::int64_t scales, std::int64_t table_width, std::int64_t rotary_rows,
+            std::int64_t rotary_pairs, std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads,
+            std::int64_t window, std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps,
+            float scale, float softcap, int threads) {
   AttendCall call{};
   call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
   call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
   call.sink_logits = pointer<const float>(sink_logits), call.gate = pointer<const float>(gate);
-  call.cache = pointer<float>(cache), call.out = pointer<float>(out);
+  call.cache = pointer<char>(cache), call.type = static_cast<CachedType>(type), call.out = pointer<float>(out);
   call.page_table = pointer<const std::int32_t>(page_table);
   call.base = pointer<const std::int64_t>(base), call.count = pointer<const std::int64_t>(count);
   call.starts = pointer<const std::int64_t>(starts);
   call.rows = rows, call.width = width, call.offset = offset;
   call.heads = heads, call.kv_heads = kv_heads, call.key_size = key_size, call.value_size = value_size;
-  call.page_size = page_size, call.token_size = token_size, call.values = values, call.table_width = table_width;
+  call.page_size = page_size, call.token_bytes = token_bytes, call.values = values, call.scales = scales;
+  call.table_width = table_width;
   call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs, call.first_rotated = first_rotated;
   call.q_norm_heads = q_norm_heads, call.k_norm_heads = k_norm_heads;
   call.window = window, call.sinks = sinks, call.qkv_row = qkv_row, call.gate_row = gate_row;

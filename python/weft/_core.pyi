@@ -266,10 +266,12 @@ def attend_cpu(
     arg29: int,
     arg30: int,
     arg31: int,
-    arg32: float,
-    arg33: float,
+    arg32: int,
+    arg33: int,
     arg34: float,
-    arg35: int,
+    arg35: float,
+    arg36: float,
+    arg37: int,
     /,
 ) -> Kernel: ...
 def latent_queries_cpu(

@@ -140,11 +140,11 @@ class MtpModules:
                     weights.finish(prefix)
         return cls(config, modules, layout, target)
 
-    def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
-        """Allocate KV with one layer per module."""
+    def allocate_kv(self, num_pages: int, page_size: int, dtype: torch.dtype | None = None) -> PagedKV:
+        """Allocate KV with one layer per module, in `dtype` (default: that of activations)."""
         # A module's layer has attention without a window, whatever the target's layers have.
         memories = [LayerMemory(self.config.pages)] * len(self.modules)
-        return PagedKV(memories, num_pages, page_size, self.dtype, self.device)
+        return PagedKV(memories, num_pages, page_size, dtype or self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """The hidden states [B, T, H] that the first module reads: `aux` itself."""

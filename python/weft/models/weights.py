@@ -32,7 +32,7 @@ from weft.models.quantized.ggml import Ggml
 from weft.models.quantized.method import WEIGHT, Blocks, Floats
 from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE
-from weft.models.quantized.parse import KEY, refuse_quantized
+from weft.models.quantized.parse import KEY, read_model_config, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
 from weft.ops.formats import Format
@@ -68,7 +68,8 @@ class Checkpoint:
     The methods `take...` return tensors by name; `finish` raises if some were never taken. On the device "meta", all
     but `take_raw` and `take_small` read only headers, and return tensors without contents. Then `taken` has the names
     in order, `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` and
-    `matrix_formats` are the dtypes of matrices there and the formats of quantised ones. `like` is such a checkpoint of
+    `matrix_formats` are the dtypes of matrices there and the formats of quantised ones. `num_widened` quantised ones
+    become numbers because no format fits them. `like` is such a checkpoint of
     the same model: its order is the one in which the system reads the files. `progress` is advanced by the bytes of
     each tensor."""
 
@@ -87,6 +88,7 @@ class Checkpoint:
         self.num_bytes = 0
         self.matrix_dtypes: set[torch.dtype] = set()
         self.matrix_formats: set[Format] = set()
+        self.num_widened = 0
         self._progress = progress
         self._stored: Mapping[str, Stored] = like._stored if like is not None else stored_tensors(directory)
         self._left = set(self._stored)
@@ -170,6 +172,7 @@ class Checkpoint:
     def _matrix(self, stored: Blocks | Floats, dequantizes: bool) -> Matrix:
         """A quantised matrix on the model's device. It is dequantised if that is wanted, or if no format fits it."""
         if isinstance(stored, Floats):
+            self.num_widened += not dequantizes
             own = stored.dtype if self.device.type in ("cpu", "meta") else self.config.dtype
             return self._numbers(stored, self.config.weight_dtype or own)
         if dequantizes:
@@ -414,6 +417,7 @@ class WeightsInMemory(Checkpoint):
         self.num_bytes = 0
         self.matrix_dtypes = set()
         self.matrix_formats = set()
+        self.num_widened = 0
         self._progress = None
         wrong = [name for name, tensor in tensors.items() if not isinstance(tensor, Tensor)]
         if wrong:
@@ -633,6 +637,8 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
             f"{weights.directory}: there is no memory for a model of this size: {reason}"
         ) from error
     weights.finish()
+    is_narrow = any(dtype is not torch.float32 for dtype in weights.matrix_dtypes)
+    model.config = replace(model.config, has_narrow_weights=is_narrow)
     return model
 
 
@@ -645,7 +651,7 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
             f"{directory}: this is a LoRA adapter (adapter_config.json), not a model; merge it into its base model"
             f"{f' {base}' if isinstance(base, str) else ''} (peft: merge_and_unload), and give the directory of that"
         )
-    model_class, config = parse_config(read_json(where), str(where))
+    model_class, config = parse_config(read_model_config(directory), str(where))
     packed = gguf_file(directory)
     return model_class, config if packed is None else of_gguf(config, packed)
 

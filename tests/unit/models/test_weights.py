@@ -260,11 +260,12 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
 
 
 def test_quantised_checkpoints_are_refused_for_transformers_code(checkpoint: Path) -> None:
-    edit_config(checkpoint, architectures=["GemmaForCausalLM"], quantization_config={"quant_method": "awq"})
-    with pytest.raises(
-        ModelError,
-        match=r"config.json: 'quantization_config' says that it is quantised with 'awq', .* use the original",
-    ):
+    settings = {"quant_method": "awq"}
+    edit_config(checkpoint, architectures=["StableLmForCausalLM"], quantization_config=settings)
+    message = (
+        r"config.json: 'quantization_config' says that it is quantised with 'awq', .* use the original model"
+    )
+    with pytest.raises(ModelError, match=message):
         load_model(checkpoint)
 
 
