@@ -16,7 +16,9 @@ from weft.models.quantized.parse import GENERAL, parse_quantization
 from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
-bafrom weft.ops.routing import Choice
+from weft.ops.cached import CACHED
+from weft.ops.formats import Activations
+from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
