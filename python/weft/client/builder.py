@@ -97,7 +97,7 @@ class ModelSource:
         """Load the model onto the runtime's device, for an engine with `config`."""
         device, length, activations = runtime.device, config.max_seq_len, config.activation_dtype
         if self.tensors is None:
-            return load_model(self.path, device, dtype, length, activations)
+            return load_model(self.path, device, dtype, length, activation_dtype=activations)
         assert self.config_json is not None
         return model_in_memory(self.tensors, self.config_json, device, dtype, self.path, length, activations)
 

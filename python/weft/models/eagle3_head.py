@@ -24,7 +24,7 @@ from weft.ops.attention import Rows
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import PackingThreads
 from weft.ops.quantized import Matrix
-from weft.ops.rows import join_norms
+from weft.ops.rows import embeddable, join_norms
 
 
 class Eagle3Head:
@@ -55,7 +55,7 @@ class Eagle3Head:
         own_embedding: Matrix | None = None
         if f"{start}embed_tokens.weight" in weights or hidden != config.target_hidden_size:
             own_embedding = weights.take_matrix(f"{start}embed_tokens.weight", layer.vocab_size, hidden)
-            self._embedding = own_embedding
+            self._embedding = embeddable(own_embedding)
         is_whole = config.draft_vocab_size == layer.vocab_size and "lm_head.weight" not in weights
         if is_whole and own_embedding is not None and layer.tie_word_embeddings:
             self._head = self._embedding = Linear(own_embedding)

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft import _core
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
@@ -36,9 +35,9 @@ from weft.models.quantized.options import ADVICE
 from weft.models.quantized.parse import KEY, read_model_config, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
-from weft.ops.formats import ACTIVATION_DTYPES, Activations, Format
+from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 from weft.ops.quantized import Matrix, Quantized
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
@@ -518,7 +517,8 @@ def load_model(
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
     if like is None:
-        config = replace(with_dtype(config, dtype, device), rounding=rounding_on(device, activation_dtype))
+        rounding = activations_named(activation_dtype, device)
+        config = replace(with_dtype(config, dtype, device), rounding=rounding)
     else:
         config = replace(with_dtype_of(config, like, device), rounding=like.rounding)
     config = replace(config, max_seq_len=max_seq_len)
@@ -575,7 +575,7 @@ def model_in_memory(
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = replace(
         with_dtype(config, dtype, device),
-        rounding=rounding_on(device, activation_dtype),
+        rounding=activations_named(activation_dtype, device),
         max_seq_len=max_seq_len,
     )
     with torch.inference_mode():
@@ -611,21 +611,6 @@ def with_dtype_of(config: ModelConfig, other: ModelConfig, device: torch.device)
 def dtype_name(config: ModelConfig) -> str:
     """The name to pass to `load_model` as `dtype`, so that another model gets the weight dtype of `config`."""
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
-
-
-def rounding_on(device: torch.device, name: str) -> Activations | None:
-    """How products on `device` round their input rows, by its name in `EngineConfig`; None for "auto". Raises
-    `InputError` if the device can't."""
-    if name == "auto":
-        return None
-    if device.type == "cuda":
-        raise InputError(f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
-    activations = ACTIVATION_DTYPES[name]
-    if activations is Activations.TWO_BFLOAT16 and not _core.can_multiply(Format.BF16, activations):
-        raise InputError(
-            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'"
-        )
-    return activations
 
 
 def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.device_blocks import SUPER_BLOCK, Codes, DeviceBlocks
+from weft.ops.device_blocks import SUPER_BLOCK, Codes, DeviceBlocks, Stored
 from weft.ops.triton_launch import begin, chain_options
 
 DENSE: tl.constexpr = tl.constexpr(0)
@@ -61,20 +61,28 @@ class Constants(NamedTuple):
     lows: int
 
 
-NO_BLOCKS = Constants(0, 1, 1, 0)
-
-
-def block_constants(blocks: DeviceBlocks) -> Constants:
-    """The constants of a format for which a kernel is compiled."""
-    layout, lows = blocks.layout, 0
+def block_constants(weight: Stored) -> Constants:
+    """The constants of a weight for which a kernel is compiled."""
+    if isinstance(weight, Tensor):
+        return Constants(0, 1, 1, 0)
+    layout, lows = weight.layout, 0
     if layout.lows is not None:
         lows = 1 if layout.lows is torch.uint8 and not layout.supers else 2
     return Constants(int(layout.codes), layout.group, 2 if layout.codes.is_half else 1, lows)
 
 
-def tensors_of(blocks: DeviceBlocks | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The scales, lows and supers of blocks, as a kernel's arguments."""
-    return (None, None, None) if blocks is None else (blocks.scales, blocks.lows, blocks.supers)
+def arguments_of(weight: Stored) -> tuple[tuple[Tensor | None, ...], Constants]:
+    """A weight as a kernel's arguments: its numbers or codes, scales, lows and supers; and its constants."""
+    if isinstance(weight, Tensor):
+        return (weight, None, None, None), block_constants(weight)
+    return (weight.codes, weight.scales, weight.lows, weight.supers), block_constants(weight)
+
+
+def element_bytes(weight: Stored) -> float:
+    """The bytes of a number, or of a code."""
+    if isinstance(weight, Tensor):
+        return weight.element_size()
+    return 0.5 if weight.layout.codes.is_half else 1
 
 
 @triton.jit
@@ -225,7 +233,8 @@ def widen(blocks: DeviceBlocks, first: int, out: Tensor) -> None:
     """Write the numbers of some outputs, from `first` on, to `out` [count, K], contiguous."""
     count, inputs = out.shape
     grid = (triton.cdiv(count, OUTPUTS), triton.cdiv(inputs, INPUTS))
+    tensors, constants = arguments_of(blocks)
     widen_kernel[grid](
-        blocks.codes, blocks.scales, blocks.lows, blocks.supers, out, first, count, blocks.num_outputs, inputs,
-        *block_constants(blocks), OUTPUTS, INPUTS, **chain_options(out),
+        *tensors, out, first, count, blocks.num_outputs, inputs,
+        *constants, OUTPUTS, INPUTS, **chain_options(out),
     )  # fmt: skip

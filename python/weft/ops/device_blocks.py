@@ -124,6 +124,11 @@ def num_outputs(matrices: Stored) -> int:
     return matrices.num_outputs if isinstance(matrices, DeviceBlocks) else matrices.shape[-2]
 
 
+def num_matrices(matrices: Stored) -> int:
+    """M."""
+    return len(matrices.codes if isinstance(matrices, DeviceBlocks) else matrices)
+
+
 def num_bytes(format: Format, matrices: int, outputs: int, inputs: int) -> int:
     """The bytes of matrices [M, outputs, inputs] on the device, a multiple of `ALIGNMENT`."""
     return sum(

@@ -26,16 +26,15 @@ from weft.ops.activation import Epilogue, Function
 from weft.ops.activation_triton import activated, gated
 from weft.ops.blocks_triton import (
     DENSE,
-    NO_BLOCKS,
     add_product,
     add_scaled,
-    block_constants,
+    arguments_of,
+    element_bytes,
     load_codes,
     load_scales,
     place_of,
-    tensors_of,
 )
-from weft.ops.device_blocks import DeviceBlocks, Stored, num_outputs
+from weft.ops.device_blocks import Stored, num_matrices, num_outputs
 from weft.ops.library import require
 from weft.ops.linear_triton import activate, load_inputs, row_stride, weight_rows
 from weft.ops.triton_launch import begin, chain_options, is_padding
@@ -286,7 +285,7 @@ def experts(
     of one format, one below the other. down: [E, H, I], so too. is_sorted: whether choices are sorted, by default if
     there are many. Each part takes a kernel; with gates in several parts another one activates the sums."""
     rows, chosen = index.shape
-    choices, num_experts = rows * chosen, codes_of(up[0]).shape[0]
+    choices, num_experts = rows * chosen, num_matrices(up[0])
     if choices == 0:
         return
     require(num_experts < MAX_EXPERTS, f"there may be at most {MAX_EXPERTS - 1} experts, not {num_experts}")
@@ -316,16 +315,15 @@ def experts(
     ) -> None:  # fmt: skip
         first = 0
         for part in parts:
-            codes, blocks = codes_of(part), part if isinstance(part, DeviceBlocks) else None
-            constants = NO_BLOCKS if blocks is None else block_constants(blocks)
-            of_part = tiles or choose_tiles(choices, num_experts, codes.element_size() / constants.halves)
+            tensors, constants = arguments_of(part)
+            of_part = tiles or choose_tiles(choices, num_experts, element_bytes(part))
             row_tiles = choices
             if starts is not None:  # each expert with rows has at most one tile that is not full
                 row_tiles = choices // of_part.rows + min(choices, num_experts)
             outputs = num_outputs(part)
             some, place = None if bias is None else bias[:, first:], target[:, first:]
             experts_kernel[(triton.cdiv(outputs, of_part.outputs), row_tiles)](
-                source, codes, *tensors_of(blocks), some, starts, order, index, live, place, source.stride(0),
+                source, *tensors, some, starts, order, index, live, place, source.stride(0),
                 row_stride(bias), place.stride(0), choices, slope, limit, shift, num_experts, outputs, source.shape[1],
                 chosen, lanes, of_part.rows, of_part.outputs, of_part.inputs, by_row, gated, function, *constants,
                 of_part.stages, **chain, num_warps=of_part.warps,
@@ -341,8 +339,3 @@ def experts(
         results, places, index, weights, residual, live, out, row_stride(residual), out.stride(0),
          out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
     )  # fmt: skip
-
-
-def codes_of(matrices: Stored) -> Tensor:
-    """The tensor that has the matrices' numbers, or their codes."""
-    return matrices.codes if isinstance(matrices, DeviceBlocks) else matrices

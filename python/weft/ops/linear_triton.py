@@ -28,16 +28,15 @@ from weft.ops.activation import Epilogue
 from weft.ops.activation_triton import activated, gated, scaled_capped
 from weft.ops.blocks_triton import (
     DENSE,
-    NO_BLOCKS,
     add_product,
     add_scaled,
-    block_constants,
+    arguments_of,
+    element_bytes,
     load_codes,
     load_scales,
     place_of,
-    tensors_of,
 )
-from weft.ops.device_blocks import DeviceBlocks, Stored, num_outputs
+from weft.ops.device_blocks import Stored, num_outputs
 from weft.ops.linear import FEW_ROWS
 from weft.ops.triton_launch import (
     chain_options,
@@ -366,10 +365,9 @@ def linear(
     """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous,
     or blocks of one matrix; gates come before ups."""
     rows, inputs = x.shape
-    blocks = weight if isinstance(weight, DeviceBlocks) else None
-    codes = weight.codes if isinstance(weight, DeviceBlocks) else weight
-    outputs, constants = num_outputs(weight), NO_BLOCKS if blocks is None else block_constants(blocks)
-    tiles = tiles or choose_tiles(outputs, inputs, codes.element_size() / constants.halves)
+    outputs, is_dense = num_outputs(weight), isinstance(weight, Tensor)
+    tensors, constants = arguments_of(weight)
+    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight))
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out
     if tiles.shares > 1:
@@ -378,11 +376,11 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, codes, *tensors_of(blocks), bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
+        x, *tensors, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
         rows, x.stride(0), row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total),
         eps, added_eps, *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
-        *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and blocks is None,
-        variant.prefetch_bytes, 0 if blocks is not None else prefetch_requests(codes, tiles, variant), **chain,
+        *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and is_dense,
+        variant.prefetch_bytes, prefetch_requests(weight, tiles, variant) if isinstance(weight, Tensor) else 0, **chain,
         num_warps=variant.warps,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.formats import DENSE_FORMATS, Activations, Format
+from weft.ops.formats import ACTIVATION_DTYPES, DENSE_FORMATS, Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import require
 from weft.ops.quantized import Matrix, Quantized, row_sizes
@@ -61,29 +61,43 @@ def activations_of(
     that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
 
     Raises `InputError` if `wanted` is not possible."""
-    kinds = {*formats}
+    if device.type != "cpu":
+        require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
+        return Activations.FLOAT32
+    of_matrices = {*formats}
 
-    def can(chosen: Activations) -> bool:
-        if chosen is Activations.FLOAT32:
-            return True
-        return device.type == "cpu" and all(_core.can_multiply(kind, chosen) for kind in kinds)
+    def is_possible(activations: Activations) -> bool:
+        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
 
     if wanted is not None:
-        names = ", ".join(kind.name for kind in sorted(kinds))
+        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
         require(
-            can(wanted),
-            f"products with weights in {names} on this {device.type} can't have activations {wanted.name}; leave out "
-            "the choice, or take FLOAT32, which works for all",
+            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
         )
         return wanted
     of_model = None if _thread.packing is None else _thread.packing.activations
-    if of_model is not None and can(of_model):
+    if of_model is not None and is_possible(of_model):
         return of_model
-    if can(Activations.INT8):
+    if is_possible(Activations.INT8):
         return Activations.INT8
     # Float32 and float16 have more digits than a row in bfloat16.
-    is_fast = kinds == {Format.BF16} and device.type == "cpu" and _core.has_fast_bfloat16()
+    is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
     return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+
+
+def activations_named(name: str, device: torch.device) -> Activations | None:
+    """How the products of a model on `device` round their input rows, for the name that a user gives; None for "auto".
+    Raises `InputError` if the device can't."""
+    if name == "auto":
+        return None
+    require(device.type != "cuda", f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
+    activations = ACTIVATION_DTYPES[name]
+    if activations is Activations.TWO_BFLOAT16:
+        require(
+            _core.can_multiply(Format.BF16, activations),
+            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'",
+        )
+    return activations
 
 
 class PackingThreads:

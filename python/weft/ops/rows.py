@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.attention import Rows
+from weft.ops.device_blocks import Stored, stored_at
 from weft.ops.formats import Activations, Format
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Linear, Norm
@@ -22,7 +23,8 @@ from weft.ops.quantized import Matrix, Quantized
 
 
 class Layout(IntEnum):
-    """How embeddings are stored: as rows, of blocks if they are quantised, or as a `Linear`'s panels or tiles."""
+    """How embeddings are stored: as rows, of blocks if they are quantised; or as a `Linear` has them, in panels, in
+    tiles, or on CUDA in `weft.ops.device_blocks`, which stands for panels there."""
 
     ROWS = 0
     PANELS = 1
@@ -53,6 +55,11 @@ def embed(
     out = torch.empty(tokens.shape[0], stored.width, dtype=dtype, device=stored.memory.device)
     _EMBED(stored.memory, tokens, out, stored.format, stored.layout, stored.vocab_size, live, scale)
     return out
+
+
+def embeddable(weight: Matrix) -> Matrix | Linear:
+    """Embeddings [V, H] as `embed` reads them on their device: on CUDA, quantised ones as a `Linear`."""
+    return Linear(weight) if isinstance(weight, Quantized) and not weight.is_cpu else weight
 
 
 def _embeddings(weight: Matrix | Linear) -> Embeddings:
@@ -159,8 +166,20 @@ def _embed_cuda(
     live: Tensor | None = None,
     scale: float = 1.0,
 ) -> None:
+    stored = _stored_on_device(weight, format, layout, vocab, out.shape[1])
     with device_of(out):
-        triton_kernels("rows_triton").embed(weight, tokens, out, live=live, scale=scale)
+        triton_kernels("rows_triton").embed(stored, tokens, out, live=live, scale=scale)
+
+
+def _stored_on_device(weight: Tensor, format: int, layout: int, vocab: int, width: int) -> Stored:
+    kind = Format(format)
+    if not kind.is_quantized:
+        return weight
+    require(
+        layout != Layout.ROWS,
+        f"on CUDA embeddings in {kind.name} must be a Linear's; give Linear(weight) instead of the weight",
+    )
+    return stored_at(weight, 0, kind, 1, vocab, width)
 
 
 def _join_cpu(
@@ -201,9 +220,10 @@ def _join_cuda(
     vocab: int,
     live: Tensor | None = None,
 ) -> None:
+    stored = _stored_on_device(weight, format, layout, vocab, hidden.shape[1])
     with device_of(weight):
         triton_kernels("rows_triton").join_norms(
-            weight,
+            stored,
             tokens,
             embed_norm,
             embed_eps,

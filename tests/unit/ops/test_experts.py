@@ -16,11 +16,12 @@ from support.products import rest_slow
 from weft.errors import InputError
 from weft.ops.activation import Activation, Function
 from weft.ops.experts import Experts
-from weft.ops.formats import Activations
+from weft.ops.formats import Activations, Format
 
-TOLERANCES = {Activations.FLOAT32: 2e-5, Activations.TWO_BFLOAT16: 1e-4, Activations.BFLOAT16: 2e-3}
-"""By what products do with input rows. Rounded to bfloat16, a few numbers near the middle of two become the other one,
-which is further away by 2^-8."""
+TOLERANCES = {Activations.FLOAT32: 2e-5, Activations.TWO_BFLOAT16: 1e-4, Activations.BFLOAT16: 2e-2}
+"""By what products do with input rows. Of the rows of the second product, which are results of the first, a few numbers
+are near the middle of two in bfloat16 and become the other one. Most results are as near as those of float32
+(`close`)."""
 
 SILU = Activation(Function.SILU)
 CLAMPED = Activation(Function.SILU, slope=1.702, limit=1.5, shift=1.0)
@@ -37,6 +38,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
+    assert (actual - expected).abs().median() < 1e-4
 
 
 @rest_slow
@@ -166,7 +168,7 @@ def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) 
     layer = layer_of(4, 40, 48, SILU, dtype, has_bias=True)
     assert layer.gate is not None
     given = routed(30, 4, 2, 48)
-    expected = layer.packed(tiled=False)(*given)
+    expected = layer.packed(Activations.FLOAT32)(*given)
     layer.gate, layer.up, layer.down = layer.gate.float(), layer.up.float(), layer.down.float()
     assert torch.equal(layer.packed()(*given), expected)
 
@@ -225,7 +227,7 @@ def test_views_and_lazy_matrices_are_packed_expert_by_expert() -> None:
     assert torch.equal(Experts(*lazy, SILU)(*given), expected)
     assert all(matrices.read == list(range(5)) for matrices in lazy)
     narrow = Experts(layer.gate.float(), layer.up.float(), layer.down.float(), SILU, dtype=torch.float16)
-    assert narrow.up.memory.dtype is torch.float16 and torch.equal(narrow(*given), expected)
+    assert narrow.up.parts[0] == Format.F16 and torch.equal(narrow(*given), expected)
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
@@ -259,5 +261,5 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         Experts(None, layer.up[:0], layer.down[:0], SILU)
     with pytest.raises(InputError, match="float64"):
         Experts(layer.gate, layer.up, layer.down, SILU, dtype=torch.float64)
-    with pytest.raises(InputError, match="multiplies F32 by rows in BFLOAT16"):
+    with pytest.raises(InputError, match=r"in F32 on this cpu can.t have activations BFLOAT16"):
         layer.packed(Activations.BFLOAT16)

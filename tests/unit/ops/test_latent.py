@@ -157,7 +157,7 @@ def test_wrong_sizes_are_refused() -> None:
         layer.values()(torch.zeros(2, 256, dtype=torch.float64))
     with pytest.raises(InputError, match="the last dimension must be contiguous"):
         layer.values()(torch.zeros(256, 2).t())
-    with pytest.raises(InputError, match="tiles need weights in bfloat16"):
+    with pytest.raises(InputError, match="multiplies F32 by rows in TWO_BFLOAT16"):
         LatentValues(layer.v_up, activations=Activations.TWO_BFLOAT16)
 
 

@@ -144,7 +144,7 @@ def test_only_formats_with_a_kernel_take_other_activations() -> None:
     for kind in QUANTIZED:
         for how in (Activations.TWO_BFLOAT16, Activations.BFLOAT16):
             assert not _core.can_multiply(kind, how)
-            with pytest.raises(InputError, match=f"{kind.name} .* can't have activations {how.name}"):
+            with pytest.raises(InputError, match=f"multiplies {kind.name} by rows in {how.name}"):
                 Linear(random_blocks(kind, 4, 256), activations=how)
 
 

@@ -16,6 +16,8 @@ from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
 from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.attention import Window
+from weft.ops.device_blocks import DeviceBlocks, Stored, num_bytes, stored_at
+from weft.ops.formats import Format
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
@@ -64,6 +66,21 @@ EXPERTS = {
     "gpt-oss 20b": (2880, 2880, 32, 4, True, True),
     "nemotron": (2688, 1856, 128, 6, False, False),
 }
+
+KINDS = (
+    *(
+        Format.Q4_0,
+        Format.Q4_1,
+        Format.Q8_0,
+        Format.Q4_K,
+        Format.Q5_K,
+        Format.Q6_K,
+        Format.IQ4_NL,
+        Format.MXFP4,
+    ),
+    *(Format.INT4_128, Format.INT8_128, Format.FP8),
+)
+"""A format of each way to read quantised weights."""
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
@@ -364,6 +381,93 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
             check_chain(launch, code)
 
 
+def blocks(kind: Format, matrices: int, outputs: int, inputs: int) -> Stored:
+    size = num_bytes(kind, matrices, outputs, inputs)
+    memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+    return stored_at(memory, 0, kind, matrices, outputs, inputs)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    ("hidden", "inner", "dtype", "capability"),
+    [
+        (4096, 14336, torch.bfloat16, 90),
+        (4096, 14336, torch.bfloat16, 100),
+        (3584, 18944, torch.float16, 80),
+        (768, 1536, torch.float32, 90),
+    ],
+)
+def test_products_of_quantised_weights_compile(
+    hidden: int, inner: int, dtype: torch.dtype, capability: int, kind: Format
+) -> None:
+    """Those of a layer, with all that is fused; embeddings; and the widening for torch's matmul."""
+    from weft.ops import blocks_triton, linear_triton, rows_triton
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        x, wide, norm = tensor(8, hidden), tensor(8, inner), tensor(hidden, dtype=torch.float32)
+        live, gated = tensor(1, dtype=torch.int64), Epilogue.of(SWIGLU, gated=True)
+        ups, down = blocks(kind, 1, 2 * inner, hidden), blocks(kind, 1, hidden, inner)
+        added = (tensor(8, hidden), norm, 1e-6, tensor(8, hidden))
+        linear_triton.linear(x, ups, tensor(2 * inner), norm, 1e-6, None, gated, wide)
+        linear_triton.linear(x, ups, None, norm, 1e-6, None, gated, wide, None, live, *added)
+        linear_triton.linear(wide, down, None, None, 0.0, x, Epilogue(), x, tensor(8, hidden), live)
+        assert isinstance(down, DeviceBlocks)
+        blocks_triton.widen(down, 0, tensor(hidden, inner))
+        tokens = tensor(8, dtype=torch.int64)
+        rows_triton.embed(ups, tokens, x, live)
+        rows_triton.join_norms(ups, tokens, norm, 1e-6, x, norm, 1e-6, tensor(8, 2 * hidden), live)
+    names = ["linear_kernel"] * 3 + ["widen_kernel", "embed_kernel", "join_norms_kernel"]
+    assert [launch.name for launch in found] == names
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        if launch.name == "linear_kernel":
+            assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("rows", [8, 2048])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "capability"),
+    [("qwen 30b", torch.bfloat16, 90), ("gpt-oss 20b", torch.bfloat16, 100), ("mixtral", torch.float16, 80)],
+)
+def test_quantised_experts_compile(
+    shape: str, dtype: torch.dtype, capability: int, rows: int, kind: Format
+) -> None:
+    from weft.ops import experts_triton
+
+    hidden, inner, experts, chosen, *_ = EXPERTS[shape]
+    whole = kind.block.inputs
+    hidden, inner = -(-hidden // whole) * whole, -(-inner // whole) * whole
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        experts_triton.experts(
+            tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64), tensor(rows, chosen, dtype=torch.float32),
+            [blocks(kind, experts, 2 * inner, hidden)], [blocks(kind, experts, hidden, inner)], None, None, True, 1,
+            1.0, 7.0, 0.0, tensor(rows, hidden),
+        )  # fmt: skip
+    products = [launch for launch in found if launch.name == "experts_kernel"]
+    assert len(products) == 2
+    for launch in products:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"it takes {code.shared} bytes of shared memory"
+        assert code.stack == code.spills == 0, f"{code.registers} registers, {code.spills} spills"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
 @pytest.mark.parametrize("capability", [80, 90, 100])
 @pytest.mark.parametrize("name", CHOICES)
 def test_routers_compile(name: str, capability: int) -> None:
@@ -530,6 +634,7 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 def test_kernels_cover_the_modules() -> None:
     from weft.ops import (
         attention_triton,
+        blocks_triton,
         experts_triton,
         latent_triton,
         linear_triton,
@@ -537,8 +642,12 @@ def test_kernels_cover_the_modules() -> None:
         rows_triton,
     )
 
-    modules = (attention_triton, experts_triton, latent_triton, linear_triton, routing_triton, rows_triton)
+    modules = (
+        *(attention_triton, blocks_triton, experts_triton, latent_triton, linear_triton, routing_triton),
+        rows_triton,
+    )
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
     assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | UP_KERNELS | ROUTING_KERNELS | {
-        "squares_kernel"
+        "squares_kernel",
+        "widen_kernel",
     }
