@@ -65,7 +65,7 @@ def test_all_facts_are_told_and_no_weights_are_read(monkeypatch: pytest.MonkeyPa
 
 def test_the_sizes_are_those_of_the_loaded_model() -> None:
     facts, model = ModelFacts.read(PATH, CPU), load_model(PATH)
-    kv = PagedKV.for_model(model, 2, 16)
+    kv = PagedKV.for_model(model, 2, 16, dtype=torch.bfloat16)
     assert facts.token_bytes("auto") * 16 == kv.page_bytes
     engine = EngineConfig(page_size=16).resolved(1024, 0)
     assert cache_line(facts, engine) == "cache: 1.92 kB a token in bfloat16, 30.7 kB a page of 16 tokens"

@@ -24,7 +24,7 @@ from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
-from weft.models.config import ModelConfig
+from weft.models.config import ModelConfig, cache_dtype
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
@@ -147,10 +147,11 @@ class Bench:
         config = config.resolved(limit, num_drafts, device)
         assert config.num_pages is not None
         drafting = Drafting(Speculation.none())
+        kv_dtype = cache_dtype(self.model.config, self.runtime.device, config.kv_cache_dtype)
         if num_drafts:
-            drafter = Eagle3(self.head, self.head.allocate_kv(config.num_pages, config.page_size))
+            drafter = Eagle3(self.head, self.head.allocate_kv(config.num_pages, config.page_size, kv_dtype))
             drafting = Drafting(Speculation.eagle3(num_draft_tokens=num_drafts, guide_drafts=True), drafter)
-        kv = PagedKV.for_model(self.model, config.num_pages, config.page_size)
+        kv = PagedKV.for_model(self.model, config.num_pages, config.page_size, dtype=kv_dtype)
         # If there is an end token that models never generate, use it, so that timed requests do not end.
         silent = sorted(self.vocabulary.special_ids - set(self.vocabulary.end_ids))
         ends = silent[-1:] or list(self.vocabulary.end_ids)

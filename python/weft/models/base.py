@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from weft.models.config import ModelConfig, cache_dtype
+from weft.models.config import ModelConfig
 from weft.models.matrices import Matrices
 from weft.models.memory import LayerMemory, Pages
 from weft.models.states import States
@@ -130,7 +130,7 @@ class PagedKV:
         num_windowed: int = 0,
         dtype: torch.dtype | None = None,
     ) -> PagedKV:
-        """Allocate KV for all layers of `model`, on its device and in `dtype` (default: `cache_dtype` of "auto").
+        """Allocate KV for all layers of `model`, on its device and in `dtype` (default: that of activations).
         `windows` are the layers' windows in place of the model's. With `num_slots`, also allocate the states of that
         number of slots, without drafts and snapshots, if the model has any. `num_windowed` is that of the class."""
         memories = model.config.layer_memories
@@ -139,8 +139,7 @@ class PagedKV:
                 replace(memory, pages=memory.pages and replace(memory.pages, window=window))
                 for memory, window in zip(memories, windows, strict=True)
             )
-        dtype = dtype or cache_dtype(model.config, model.device)
-        kv = cls(memories, num_pages, page_size, dtype, model.device, num_windowed)
+        kv = cls(memories, num_pages, page_size, dtype or model.config.dtype, model.device, num_windowed)
         if num_slots and model.config.has_states:
             kv.states = States(memories, num_slots, 0, 0, False, model.device)
         return kv

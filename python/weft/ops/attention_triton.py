@@ -277,8 +277,11 @@ def from_cache(codes, Scales, at, live, like):
     if codes.dtype == tl.uint8:
         heads = from_float8(codes).to(like.dtype)
     elif codes.dtype == tl.int8:
-        scale = tl.load(Scales + at, mask=live, other=0.0).to(tl.float32)
-        heads = (codes.to(tl.float32) * scale[:, None]).to(like.dtype)
+        scale = tl.load(Scales + at, mask=live, other=0.0)[:, None]
+        if like.dtype == tl.bfloat16:  # numbers of 16 bits take half of the registers
+            heads = codes.to(tl.bfloat16) * scale
+        else:
+            heads = (codes.to(tl.float32) * scale.to(tl.float32)).to(like.dtype)
     else:
         heads = codes
     return heads
@@ -766,8 +769,8 @@ def attend_few_kernel(
             )  # fmt: skip
             begin += SHARES * BN
         m, total, acc = attend_share(
-            q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
-            m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
+            q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap,
+            num_columns, m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
             REACH, SINKS,
         )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -799,8 +802,8 @@ def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
         lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
         arrived = counters(call.out, num_rows * groups)
     attend_few_kernel[(num_rows, groups, shares)](
-        call.qkv, call.cache, call.scales, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
-        call.q_norm, call.k_norm, call.sink_logits, call.gate, call.out, parts, lse, arrived, call.eps,
+        call.qkv, call.cache, call.scales, call.page_table.contiguous(), call.base, call.count, call.starts,
+        call.rotary, call.q_norm, call.k_norm, call.sink_logits, call.gate, call.out, parts, lse, arrived, call.eps,
         *call.score_scales, width, call.offset, columns, pages, call.num_positions, call.gate_row,
         call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, *call.head_constants, call.softcap > 0,
         call.qkv.stride(0), token_stride(call.keys), page, FEW_TOKENS, QUERIES, keys, shares,
@@ -959,7 +962,8 @@ def attend_long(call: Call, first_row: int = 0) -> None:
     squares = sum_squares_of_heads(call)
     tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
     rotate_write_kernel[(tiles, call.num_heads + num_kv_heads * (1 if call.values_in_keys else 2))](
-        call.qkv, call.cache, call.scales, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm, squares,
+        call.qkv, call.cache, call.scales, table, call.base, call.count, call.starts, call.rotary, call.q_norm,
+        call.k_norm, squares,
         call.eps, first_row, num_rows, call.width, call.offset, columns, call.num_positions,
         call.num_heads, num_kv_heads, *call.sizes, *call.head_constants, call.qkv.stride(0), token_stride(call.keys),
         page, LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
