@@ -770,8 +770,8 @@ def attend_few_kernel(
             begin += SHARES * BN
         m, total, acc = attend_share(
             q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap,
-            num_columns, m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
-            REACH, SINKS,
+            num_columns, m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN,
+            STAGES, REACH, SINKS,
         )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         cell = live[:, None] & (d < DV)[None, :]

@@ -44,7 +44,7 @@ def test_products_of_rounded_rows_are_those_in_float64(activations: Activations,
     layer = LatentLayer(SIZES[3])
     x, attended = layer.rows(count), layer.attended(count)
     # Of a product's results, some are near the middle of two numbers in bfloat16 and become the other one.
-    tolerance = 2e-3 if activations is Activations.BFLOAT16 else 2e-4
+    tolerance = 5e-3 if activations is Activations.BFLOAT16 else 2e-4
     wanted = layer.expected_queries(x, activations)
     torch.testing.assert_close(
         layer.queries(activations)(x).double(), wanted, atol=tolerance, rtol=tolerance / 2
