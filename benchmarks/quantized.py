@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,10 @@ def rate(run: Callable[[], object], seconds: float) -> float:
     return best
 
 
+def multiply(rotating: Iterator[Linear], x: torch.Tensor, out: torch.Tensor) -> None:
+    next(rotating)(x, out=out)
+
+
 def measure(kind: Format, seconds: float) -> Iterator[dict[str, Any]]:
     """Yield a row of the report for each number of rows."""
     linear = Linear(random_matrix(kind), activations=Activations.INT8)
@@ -79,7 +84,7 @@ def measure(kind: Format, seconds: float) -> Iterator[dict[str, Any]]:
     rotating = cycle(linears)
     for rows in ROWS:
         x, out = torch.randn(rows, INPUTS), torch.empty(rows, OUTPUTS)
-        products = rate(lambda x=x, out=out: next(rotating)(x, out=out), seconds)
+        products = rate(partial(multiply, rotating, x, out), seconds)
         yield {
             "format": kind.name,
             "set": _core.instruction_set(),
