@@ -18,6 +18,7 @@
 
 // GCC takes what its intrinsics leave undefined on purpose for a mistake.
 #if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 

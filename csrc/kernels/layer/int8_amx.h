@@ -5,8 +5,8 @@
 // results have the same bits. Vectors scale the integers while tiles multiply later inputs: what one of the two has
 // just stored is slow to load for the other.
 
-constexpr std::int64_t kMinTileRows = kFewInt8Rows + 1;  // fewer are faster by vectors
-constexpr int kLag = 3, kRing = 4;                       // products between a tile and its scaling; those kept
+constexpr std::int64_t kMinTileRows = kTileInt8Rows + 1;  // fewer are faster by vectors
+constexpr int kLag = 3, kRing = 4;                        // products between a tile and its scaling; those kept
 
 // The tiles 0 and 1 are sums, 4 and 5 hold rows, 6 and 7 hold weights.
 WEFT_INLINE void shape_tiles(std::int64_t rows, int parts) {
@@ -25,7 +25,7 @@ WEFT_INLINE void shape_tiles(std::int64_t rows, int parts) {
 
 // Multiplies rows by the weights of 16 outputs: by all 32 inputs, or by the first and the last 16 of them.
 template <int kParts>
-WEFT_INLINE void multiply_tile(const char *x, const std::uint8_t (*codes)[64], std::int32_t (*products)[256]) {
+WEFT_INLINE void multiply_integers(const char *x, const std::uint8_t (*codes)[64], std::int32_t (*products)[256]) {
   _tile_loadd(4, x, kInt8Inputs);
   _tile_loadd(6, codes, 64);
   _tile_zero(0);
@@ -50,7 +50,7 @@ template <class Weights, int kRows>
   alignas(64) std::int32_t products[kRing][kParts][256];
   const auto multiply = [&](std::int64_t step) __attribute__((always_inline)) {
     const std::int64_t g = step / count, s = step - g * count;
-    multiply_tile<kParts>(x + s * kStep, weights[s].codes[g], products[step % kRing]);
+    multiply_integers<kParts>(x + s * kStep, weights[s].codes[g], products[step % kRing]);
   };
   const std::int64_t steps = 2 * count;
   finish_writes();
@@ -93,33 +93,32 @@ WEFT_INLINE void add_group(std::int64_t rows, const Int8Unpacked *weights, std::
   if constexpr (kRows > kMinTileRows) add_group<Weights, kRows - 1>(rows, weights, count, x, to);
 }
 
-// Multiplies rows by half of a panel, as vnni::multiply_many. A last group with few rows is faster by vectors. Another
-// one has its missing rows in memory too, and nothing reads their sums.
+// Multiplies rows by half of a panel. A last group with few rows is faster by vectors. Another one has its missing rows
+// in memory too, and nothing reads their sums.
 template <Format kFormat>
-void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked) {
+void multiply_groups(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked) {
   using Weights = Int8Ready<shared_max_code(kFormat), int8_kind(kFormat)>;
-  if (in.group < kMinTileRows) return vnni::multiply_many<kFormat>(half, in, sums, unpacked);
-  std::fill_n(sums, groups_of(in) * in.group * kHalf, 0.0f);
+  const std::int64_t last = in.count % in.group;
+  const std::int64_t count = in.count - (last < kMinTileRows ? last : 0);  // rows of all tiles
+  std::fill_n(sums, ceil_div(count, in.group) * in.group * kHalf, 0.0f);
   shape_tiles(in.group, int8_kind(kFormat) == Int8Kind::kOf16 ? 2 : 1);
   const std::int64_t blocks = int8_blocks(in.width);
   for (std::int64_t begin = 0; begin < blocks; begin += kUnpackedSubs) {
-    const std::int64_t count = std::min(kUnpackedSubs, blocks - begin);
-    unpack<kFormat>(half, begin, begin + count, unpacked);
-    for (std::int64_t row = 0; row < in.count; row += in.group) {
-      const std::int64_t rows = std::min(in.group, in.count - row);
+    const std::int64_t end = std::min(begin + kUnpackedSubs, blocks);
+    unpack<kFormat>(half, begin, end, unpacked);
+    for (std::int64_t row = 0; row < count; row += in.group) {
       const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
-      if (rows >= kMinTileRows)
-        add_group<Weights>(in.group, unpacked, count, x, sums + row * kHalf);
-      else
-        add_rows<Weights>(rows, unpacked, count, x, in.group, sums + row * kHalf);
+      add_group<Weights>(in.group, unpacked, end - begin, x, sums + row * kHalf);
     }
   }
   _tile_release();
+  multiply_rows<kFormat>(half, in, count, sums);
 }
 
 template <Format kFormat>
 void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
-  times_halves<kFormat>(in, panel, scratch, out, multiply_many<kFormat>);
+  if (in.group < kMinTileRows) return vnni::times_int8_panel<kFormat>(in, panel, scratch, out);
+  times_halves<kFormat>(in, panel, scratch, out, multiply_groups<kFormat>);
 }
 
 template <Format kFormat>

@@ -206,11 +206,14 @@ constexpr std::int64_t kAhead = 16384;  // bytes from the weights that are read 
 #if WEFT_TARGET == 512
 typedef __m512i Ints;
 typedef __m512 Floats;
-constexpr int kFewInt8Rows = 8, kTileInt8Rows = 8;
+constexpr int kTileInt8Rows = 8;
 #define WEFT_UNROLL_VECTORS _Pragma("GCC unroll 2")
 
 // The largest code of the kernels that a format shares with others: products of any codes have sums of 32 bits.
 constexpr int shared_max_code(Format) { return 255; }
+
+// Whether it pays that several tiles share a format's unpacked weights.
+constexpr bool is_slow_to_unpack(Format format) { return half_layout(format).planes > 0; }
 
 WEFT_INLINE Ints ints_at(const char *from) { return _mm512_loadu_si512(from); }
 WEFT_INLINE Floats floats_at(const float *from) { return _mm512_loadu_ps(from); }
@@ -246,13 +249,17 @@ WEFT_INLINE Ints with_plane(Ints bytes, const char *plane, int value) {
 #else
 typedef __m256i Ints;
 typedef __m256 Floats;
-constexpr int kFewInt8Rows = 4, kTileInt8Rows = 4;
+constexpr int kTileInt8Rows = 4;
 #define WEFT_UNROLL_VECTORS _Pragma("GCC unroll 1")
 
 // The largest code of the kernels that a format shares with others.
 constexpr int shared_max_code(Format format) {
   const int max_code = int8_format(format).max_code;
   return max_code == 24 ? 31 : max_code;
+}
+
+constexpr bool is_slow_to_unpack(Format format) {
+  return half_layout(format).planes > 0 || int8_format(format).book != nullptr;
 }
 
 WEFT_INLINE Ints ints_at(const char *from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)); }
@@ -540,14 +547,33 @@ WEFT_INLINE void store_sums(const Floats (&sums)[kInt8Vectors][kRows], float *to
       store_vector(to + m * kHalf + v * kLanes, sums[v][m]);
 }
 
-// Multiplies kRows rows by half of a panel. `to` [kRows, 32] receives the sums.
+// Multiplies kRows rows from `row` on, of one group, by half of a panel. `to` [kRows, 32] receives the sums.
 template <Format kFormat, int kRows>
-[[gnu::noinline]] void multiply_few(const char *half, const Rows &in, float *to) {
+[[gnu::noinline]] void multiply_tile(const char *half, const Rows &in, std::int64_t row, float *to) {
   Floats sums[kInt8Vectors][kRows] = {};
-  const char *x = in.prepared;
+  const char *x = in.prepared + row / in.group * in.group_bytes;
   for (std::int64_t s = 0; s < int8_blocks(in.width); ++s, x += in.group * kInt8RowBytes)
-    add_products<Int8Stored<kFormat>, kRows>(sub_block<kFormat>(half, s), x, in.group, 0, sums);
+    add_products<Int8Stored<kFormat>, kRows>(sub_block<kFormat>(half, s), x, in.group, row % in.group, sums);
   store_sums<kRows>(sums, to);
+}
+
+template <Format kFormat, int kRows = kTileInt8Rows>
+WEFT_INLINE void multiply_tile(std::int64_t rows, const char *half, const Rows &in, std::int64_t row, float *to) {
+  if (rows == kRows) return multiply_tile<kFormat, kRows>(half, in, row, to);
+  if constexpr (kRows > 1) multiply_tile<kFormat, kRows - 1>(rows, half, in, row, to);
+}
+
+// Returns the number of rows of the next of a group's tiles, which have about the same size, with `left` rows left.
+WEFT_INLINE std::int64_t tile_rows(std::int64_t left) { return ceil_div(left, ceil_div(left, kTileInt8Rows)); }
+
+// Multiplies the rows from `row` on, the first of a group, by half of a panel. `sums` [rows, 32] receives the sums of
+// all. The first tile reads the weights from memory, the others from the cache.
+template <Format kFormat>
+void multiply_rows(const char *half, const Rows &in, std::int64_t row, float *sums) {
+  for (std::int64_t count; row < in.count; row += count) {
+    count = tile_rows(std::min(in.count - row, in.group - row % in.group));
+    multiply_tile<kFormat>(count, half, in, row, sums + row * kHalf);
+  }
 }
 
 // Unpacks sub-blocks begin..end-1 of half of a panel.
@@ -567,6 +593,12 @@ template <Format kFormat>
       }
     }
   }
+}
+
+// The floats of unpacked weights, and of sums for half of a panel.
+std::int64_t int8_scratch(std::int64_t rows, std::int64_t) {
+  constexpr std::int64_t kUnpacked = kUnpackedSubs * sizeof(Int8Unpacked) / sizeof(float);
+  return kUnpacked + ceil_div(rows, kInt8Group) * kInt8Group * kHalf;
 }
 
 // Adds the products of kRows rows with `count` unpacked sub-blocks to their sums [kRows, 32]. `x` is their group from
@@ -589,27 +621,6 @@ WEFT_INLINE void add_tile(std::int64_t rows, const Int8Unpacked *weights, std::i
   if constexpr (kRows > 1) add_tile<Weights, kRows - 1>(rows, weights, count, x, group, row, to);
 }
 
-// Adds the products of the first `rows` rows of a group, in tiles of about the same size.
-template <class Weights>
-void add_rows(std::int64_t rows, const Int8Unpacked *weights, std::int64_t count, const char *x, std::int64_t group,
-              float *to) {
-  const std::int64_t tile = ceil_div(rows, ceil_div(rows, kTileInt8Rows));
-  for (std::int64_t row = 0; row < rows; row += tile)
-    add_tile<Weights>(std::min(tile, rows - row), weights, count, x, group, row, to + row * kHalf);
-}
-
-template <Format kFormat, int kRows = kFewInt8Rows>
-WEFT_INLINE void multiply_few(std::int64_t rows, const char *half, const Rows &in, float *to) {
-  if (rows == kRows) return multiply_few<kFormat, kRows>(half, in, to);
-  if constexpr (kRows > 1) multiply_few<kFormat, kRows - 1>(rows, half, in, to);
-}
-
-// The floats of unpacked weights, and of sums for half of a panel.
-std::int64_t int8_scratch(std::int64_t rows, std::int64_t) {
-  constexpr std::int64_t kUnpacked = kUnpackedSubs * sizeof(Int8Unpacked) / sizeof(float);
-  return kUnpacked + ceil_div(rows, kInt8Group) * kInt8Group * kHalf;
-}
-
 // Multiplies rows by half of a panel: some inputs at a time are unpacked, and then all rows multiply them. `sums`
 // [rows, 32] receives the sums.
 template <Format kFormat>
@@ -620,26 +631,24 @@ void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *
   for (std::int64_t begin = 0; begin < blocks; begin += kUnpackedSubs) {
     const std::int64_t end = std::min(begin + kUnpackedSubs, blocks);
     unpack<kFormat>(half, begin, end, unpacked);
-    for (std::int64_t row = 0; row < in.count; row += in.group) {
+    for (std::int64_t row = 0, count; row < in.count; row += count) {
+      count = tile_rows(std::min(in.count - row, in.group - row % in.group));
       const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
-      add_rows<Weights>(std::min(in.group, in.count - row), unpacked, end - begin, x, in.group, sums + row * kHalf);
+      add_tile<Weights>(count, unpacked, end - begin, x, in.group, row % in.group, sums + row * kHalf);
     }
   }
 }
 
-// Multiplies prepared rows by one panel, half by half; more than a few rows by `multiply`.
-template <Format kFormat>
+// Multiplies prepared rows by one panel, half by half.
+template <Format kFormat, class Multiply>
 WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch, const Epilogue &out,
-                              void (*multiply)(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked)) {
+                              Multiply &&multiply) {
   constexpr Block kBlock = block_of(kFormat);
   const char *half = static_cast<const char *>(panel);
   auto *const unpacked = reinterpret_cast<Int8Unpacked *>(scratch);
   float *const sums = reinterpret_cast<float *>(unpacked + kUnpackedSubs);
   for (int place = 0; place < out.valid; place += kHalf) {
-    if (in.count <= kFewInt8Rows)
-      multiply_few<kFormat>(in.count, half, in, sums);
-    else
-      multiply(half, in, sums, unpacked);
+    multiply(half, in, sums, unpacked);
     store_half(sums, in.count, place, out);
     half += ceil_div(in.width, kBlock.inputs) * kBlock.half_bytes;
   }
@@ -647,7 +656,13 @@ WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch,
 
 template <Format kFormat>
 void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
-  times_halves<kFormat>(in, panel, scratch, out, multiply_many<kFormat>);
+  times_halves<kFormat>(in, panel, scratch, out,
+                        [](const char *half, const Rows &rows, float *sums, Int8Unpacked *unpacked) {
+                          if constexpr (is_slow_to_unpack(kFormat)) {
+                            if (rows.count > kTileInt8Rows) return multiply_many<kFormat>(half, rows, sums, unpacked);
+                          }
+                          multiply_rows<kFormat>(half, rows, 0, sums);
+                        });
 }
 
 #endif
