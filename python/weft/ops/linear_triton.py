@@ -244,7 +244,7 @@ def linear_kernel(
     # With a norm, x is not yet divided by its root mean square, so it may be near the largest float16.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     WIDTH: tl.constexpr = BK if CODES == DENSE else GROUP // HALVES  # the inputs of a product
-    acc = tl.zeros([BN, BM], tl.float32)
+    acc = tl.zeros([BN, BM] if CODES == DENSE else [BM, BN], tl.float32)
     squares = tl.zeros([BM, WIDTH], tl.float32)
     x_rows = X + m[:, None] * x_row
     added_rows, total_rows, added_scale = x_rows, x_rows, 0.0
@@ -285,8 +285,8 @@ def linear_kernel(
                 factor, minimum = load_scales(
                     Scales, Lows, Supers, place, n, group, 0, N, K, GROUP, CODES, LOWS, EVEN
                 )
-                sums = tl.zeros([BN, BM], tl.float32)
-                x_sums = tl.zeros([BN, BM], tl.float32)
+                sums = tl.zeros([BM, BN], tl.float32)
+                x_sums = tl.zeros([BM], tl.float32)
                 for half in tl.static_range(HALVES):
                     k = group * GROUP + half * WIDTH + tl.arange(0, WIDTH)
                     x = load_inputs(x_rows, k, live, K, EVEN)
@@ -298,7 +298,8 @@ def linear_kernel(
                 acc = add_scaled(acc, sums, x_sums, factor, minimum, LOWS)
     if EARLY and Live is not None:
         wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
-    acc = tl.trans(acc)
+    if CODES == DENSE:
+        acc = tl.trans(acc)
     total = tl.sum(squares, 1)
     last = True
     if SHARES > 1:
@@ -375,11 +376,13 @@ def linear(
         parts = torch.empty(size, dtype=torch.float32, device=x.device)
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
+    # Rows to add and several groups of codes at once need many registers, so fewer tiles are in flight.
+    stages = tiles.stages if is_dense or added is None else min(2, tiles.stages)
     linear_kernel[(num_tiles, tiles.shares)](
         x, *tensors, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
         rows, x.stride(0), row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total),
         eps, added_eps, *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
-        *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and is_dense,
+        *constants_of(epilogue), *constants, stages, variant.early and added is None and is_dense,
         variant.prefetch_bytes, prefetch_requests(weight, tiles, variant) if isinstance(weight, Tensor) else 0, **chain,
         num_warps=variant.warps,
     )  # fmt: skip
