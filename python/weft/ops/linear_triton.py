@@ -65,18 +65,21 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def choose_tiles(outputs: int, inputs: int, element: float) -> Tiles:
-    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the
-    GPU."""
+def choose_tiles(outputs: int, inputs: int, element: float, least: int | None = None) -> Tiles:
+    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the GPU.
+    With `least`, tiles have half as many inputs as usual, but not fewer than that."""
     variant = chosen()
     block = variant.inputs if element <= 2 else 32
+    if least is not None:
+        block = max(block // 2, least)
     shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
     while shares < MAX_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
     if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
         shares = 2
     # A tile of half bytes is small, so more of them are in flight.
-    return Tiles(variant.outputs, block, shares, variant.stages + (element < 1))
+    stages = variant.stages + (element < 1 and least is None)
+    return Tiles(variant.outputs, block, shares, stages)
 
 
 @triton.jit
@@ -368,7 +371,9 @@ def linear(
     rows, inputs = x.shape
     outputs, is_dense = num_outputs(weight), isinstance(weight, Tensor)
     tensors, constants = arguments_of(weight)
-    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight))
+    # Rows to add beside several groups of codes need many registers.
+    least = constants.group if added is not None and not is_dense else None
+    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight), least)
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out
     if tiles.shares > 1:
@@ -376,13 +381,11 @@ def linear(
         parts = torch.empty(size, dtype=torch.float32, device=x.device)
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
-    # Rows to add and several groups of codes at once need many registers, so fewer tiles are in flight.
-    stages = tiles.stages if is_dense or added is None else min(2, tiles.stages)
     linear_kernel[(num_tiles, tiles.shares)](
         x, *tensors, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
         rows, x.stride(0), row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total),
         eps, added_eps, *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
-        *constants_of(epilogue), *constants, stages, variant.early and added is None and is_dense,
+        *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and is_dense,
         variant.prefetch_bytes, prefetch_requests(weight, tiles, variant) if isinstance(weight, Tensor) else 0, **chain,
         num_warps=variant.warps,
     )  # fmt: skip
