@@ -140,23 +140,25 @@ def decoded(codes, low, HALF: tl.constexpr, CODES: tl.constexpr, LOWS: tl.conste
 
 @triton.jit
 def add_product(sums, x_sums, x, codes, low, HALF: tl.constexpr, CODES: tl.constexpr, LOWS: tl.constexpr):
-    """`sums` [BN, BM] plus the products of inputs [BM, inputs] with the codes in one half; `x_sums` plus the sums of
-    these inputs if a minimum is to be added to each number."""
+    """`sums` [BM, BN] plus the products of inputs [BM, inputs] with the codes in one half, and `x_sums` [BM] plus the
+    sums of these inputs, if a minimum is to be added to each number.
+
+    With rows first, and fewer than 64 of them, Triton uses the tensor core's instructions whose sums are in registers.
+    Those for 64 rows of weights would wait for each group's sums, and since sm_100 keep them in a memory of their own,
+    which is full after some groups."""
     numbers = decoded(codes, low, HALF, CODES, LOWS, x.dtype)
-    sums = tl.dot(numbers, tl.trans(x), sums, input_precision="ieee")
+    sums = tl.dot(x, tl.trans(numbers), sums, input_precision="ieee")
     if LOWS == MINIMA:
-        # Tensor cores add the inputs of a row up faster than a reduction across threads.
-        ones = tl.full(numbers.shape, 1.0, x.dtype)
-        x_sums = tl.dot(ones, tl.trans(x), x_sums, input_precision="ieee")
+        x_sums += tl.sum(x.to(tl.float32), 1)
     return sums, x_sums
 
 
 @triton.jit
 def add_scaled(acc, sums, x_sums, scale, low, LOWS: tl.constexpr):
-    """`acc` plus the sums of a group with its scales and minima."""
-    acc += sums * scale[:, None]
+    """`acc` [BM, BN] plus the sums of a group with its scales and minima."""
+    acc += sums * scale[None, :]
     if LOWS == MINIMA:
-        acc += x_sums * low[:, None]
+        acc += x_sums[:, None] * low[None, :]
     return acc
 
 

@@ -63,7 +63,7 @@ def choose_tiles(choices: int, experts: int, element: float) -> Tiles:
     reading the weights; many rows share each tile of weights."""
     few = choices <= FEW_ROWS_OF_EXPERT * experts
     if element < 2:  # with a tile's inputs in whole groups
-        return Tiles(16, 64, 128, 4 if element < 1 else 3, 4) if few else Tiles(64, 128, 128, 3, 8)
+        return Tiles(16, 64, 128, 4 if element < 1 else 3, 4) if few else Tiles(32, 128, 128, 3, 8)
     if element > 2:
         return Tiles(16 if few else 32, 64, 32, 3, 4)
     return Tiles(16, 64, 128, 3, 4) if few else Tiles(64, 128, 64, 3, 8)
@@ -166,7 +166,7 @@ def add_group(
     codes = load_codes(Codes, place, group, K, GROUP, HALVES, EVEN)
     scale, low = load_scales(Scales, Lows, Supers, place, n, group, expert, N, K, GROUP, CODES, LOWS, EVEN)
     sums = tl.zeros(acc.shape, tl.float32)
-    x_sums = tl.zeros(acc.shape, tl.float32)
+    x_sums = tl.zeros([acc.shape[0]], tl.float32)
     for half in tl.static_range(HALVES):
         x = load_inputs(x_rows, group * GROUP + half * WIDTH + tl.arange(0, WIDTH), live, K, EVEN)
         sums, x_sums = add_product(sums, x_sums, x, codes, low, half, CODES, LOWS)
@@ -202,7 +202,7 @@ def experts_kernel(
     i = tl.arange(0, BN)
     n, inside = weight_rows(tile, i, N, BN, GATED)
     w_rows = W + expert.to(tl.int64) * N * K + n[:, None] * K
-    acc = tl.zeros([BN, BM], tl.float32)
+    acc = tl.zeros([BN, BM] if CODES == DENSE else [BM, BN], tl.float32)
     for k0 in tl.range(0, K, BK, num_stages=STAGES):
         if CODES == DENSE:
             k = k0 + tl.arange(0, BK)
@@ -218,7 +218,8 @@ def experts_kernel(
                     acc, x_rows, live, W, Scales, Lows, Supers, n, k0 // GROUP + u, expert, N, K, CODES, GROUP, HALVES,
                     LOWS, K % BK == 0,
                 )  # fmt: skip
-    acc = tl.trans(acc)
+    if CODES == DENSE:
+        acc = tl.trans(acc)
     if Bias is not None:
         acc += tl.load(Bias + expert * bias_row + n)[None, :]
     if GATED:

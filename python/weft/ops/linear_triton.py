@@ -65,18 +65,21 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def choose_tiles(outputs: int, inputs: int, element: float) -> Tiles:
-    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the
-    GPU."""
+def choose_tiles(outputs: int, inputs: int, element: float, least: int | None = None) -> Tiles:
+    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the GPU.
+    With `least`, tiles have half as many inputs as usual, but not fewer than that."""
     variant = chosen()
     block = variant.inputs if element <= 2 else 32
+    if least is not None:
+        block = max(block // 2, least)
     shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
     while shares < MAX_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
     if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
         shares = 2
     # A tile of half bytes is small, so more of them are in flight.
-    return Tiles(variant.outputs, block, shares, variant.stages + (element < 1))
+    stages = variant.stages + (element < 1 and least is None)
+    return Tiles(variant.outputs, block, shares, stages)
 
 
 @triton.jit
@@ -244,7 +247,7 @@ def linear_kernel(
     # With a norm, x is not yet divided by its root mean square, so it may be near the largest float16.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
     WIDTH: tl.constexpr = BK if CODES == DENSE else GROUP // HALVES  # the inputs of a product
-    acc = tl.zeros([BN, BM], tl.float32)
+    acc = tl.zeros([BN, BM] if CODES == DENSE else [BM, BN], tl.float32)
     squares = tl.zeros([BM, WIDTH], tl.float32)
     x_rows = X + m[:, None] * x_row
     added_rows, total_rows, added_scale = x_rows, x_rows, 0.0
@@ -285,8 +288,8 @@ def linear_kernel(
                 factor, minimum = load_scales(
                     Scales, Lows, Supers, place, n, group, 0, N, K, GROUP, CODES, LOWS, EVEN
                 )
-                sums = tl.zeros([BN, BM], tl.float32)
-                x_sums = tl.zeros([BN, BM], tl.float32)
+                sums = tl.zeros([BM, BN], tl.float32)
+                x_sums = tl.zeros([BM], tl.float32)
                 for half in tl.static_range(HALVES):
                     k = group * GROUP + half * WIDTH + tl.arange(0, WIDTH)
                     x = load_inputs(x_rows, k, live, K, EVEN)
@@ -298,7 +301,8 @@ def linear_kernel(
                 acc = add_scaled(acc, sums, x_sums, factor, minimum, LOWS)
     if EARLY and Live is not None:
         wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
-    acc = tl.trans(acc)
+    if CODES == DENSE:
+        acc = tl.trans(acc)
     total = tl.sum(squares, 1)
     last = True
     if SHARES > 1:
@@ -367,7 +371,9 @@ def linear(
     rows, inputs = x.shape
     outputs, is_dense = num_outputs(weight), isinstance(weight, Tensor)
     tensors, constants = arguments_of(weight)
-    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight))
+    # Rows to add beside several groups of codes need many registers.
+    least = constants.group if added is not None and not is_dense else None
+    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight), least)
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out
     if tiles.shares > 1:

@@ -132,17 +132,17 @@ def join_norms_kernel(
         group = tl.arange(0, BLOCK // GROUP)
         square = 0.0
         for half in tl.static_range(HALVES):
-            value, _ = token_numbers(
+            part, _ = token_numbers(
                 Weight, Scales, Lows, Supers, Tokens, row, group, half, V, H, CODES, GROUP, HALVES, LOWS
             )
-            square += tl.sum(tl.sum(value * value, 1), 0)
+            square += tl.sum(tl.sum(part * part, 1), 0)
         for half in tl.static_range(HALVES):  # read again, from the L1 cache
-            value, places = token_numbers(
+            part, places = token_numbers(
                 Weight, Scales, Lows, Supers, Tokens, row, group, half, V, H, CODES, GROUP, HALVES, LOWS
             )
             weight = tl.load(EmbedNorm + places, mask=places < H, other=0.0).to(tl.float32)
-            value = value * tl.rsqrt(square / H + embed_eps) * weight
-            tl.store(target + places, value.to(Out.dtype.element_ty), mask=places < H)
+            part = part * tl.rsqrt(square / H + embed_eps) * weight
+            tl.store(target + places, part.to(Out.dtype.element_ty), mask=places < H)
 
 
 @triton.jit(do_not_specialize_on_alignment=["Live"])
