@@ -123,7 +123,7 @@ void times_int8_panel(const Rows &in, const void *panel, float *scratch, const E
 
 template <Format kFormat>
 constexpr PanelKernel int8_kernel() {
-  if constexpr (int8_format(kFormat).max_code > 0) return {times_int8_panel<kFormat>, vnni::int8_scratch, 4};
+  if constexpr (int8_format(kFormat).max_code > 0) return {times_int8_panel<kFormat>, vnni::int8_scratch, 3};
   return {};
 }
 

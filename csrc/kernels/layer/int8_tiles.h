@@ -95,7 +95,7 @@ void round_rows(const Rows &rows, std::int64_t begin, std::int64_t end, char *to
 
 // The codes of 16 outputs for 32 inputs, and what turns them into numbers.
 struct Int8Weights {
-  std::uint8_t codes[32][16];
+  std::int16_t codes[32][16];
   float scale[16], min[16];
   std::int32_t offset[16], scales_of_16[2][16];
 };
@@ -105,18 +105,21 @@ template <Format kFormat>
 WEFT_INLINE void read_weights(const char *block, int sub, int g, Int8Weights &to) {
   constexpr Int8Format kInfo = int8_format(kFormat);
   constexpr HalfLayout kLayout = half_layout(kFormat);
-  for (int i = 0; i < 32; ++i) {
-    for (int o = 0; o < 16; ++o) {
-      const std::int64_t output = 16 * g + o, word = kLayout.bits == 8 ? 8 * sub + i / 4 : 4 * sub + i / 4 % 4;
-      int code = read_as<std::uint8_t>(block + word_at(kFormat, word, output) + i % 4);
-      if (kLayout.bits == 4) code = i < 16 ? code & 15 : code >> 4;
+  for (int c = 0; c < 8; ++c) {  // inputs 4 c .. 4 c + 3
+    std::uint32_t words[16];
+    const int word = kLayout.bits == 8 ? 8 * sub + c : 4 * sub + c % 4, shift = kLayout.bits == 4 && c >= 4 ? 4 : 0;
+    std::memcpy(words, block + word_at(kFormat, word, 16 * g), sizeof words);
+    for (int i = 0; i < 4; ++i) {
+      std::int16_t *codes = to.codes[4 * c + i];
+      for (int o = 0; o < 16; ++o)
+        codes[o] = static_cast<std::int16_t>(words[o] >> (8 * i + shift) & (kLayout.bits == 8 ? 255 : 15));
       for (int p = 0; p < kLayout.planes; ++p) {
-        const int bit = o * 4 + i % 4;
-        const int byte = read_as<std::uint8_t>(block + plane_at(kFormat, sub, output, p) + i / 4 * 8 + bit / 8);
-        code |= (byte >> bit % 8 & 1) << (4 + p);
+        const auto plane = read_as<std::uint64_t>(block + plane_at(kFormat, sub, 16 * g, p) + 8 * c);
+        for (int o = 0; o < 16; ++o) codes[o] |= static_cast<std::int16_t>((plane >> (4 * o + i) & 1) << (4 + p));
       }
-      if constexpr (kInfo.book != nullptr) code = kInfo.book[code];
-      to.codes[i][o] = static_cast<std::uint8_t>(code);
+      if constexpr (kInfo.book != nullptr) {
+        for (int o = 0; o < 16; ++o) codes[o] = kInfo.book[codes[o]];
+      }
     }
   }
   const char *scales = block + scales_at(kFormat);
@@ -145,10 +148,6 @@ WEFT_INLINE void read_weights(const char *block, int sub, int g, Int8Weights &to
   }
 }
 
-#endif
-
-#if WEFT_TARGET == 0
-
 // Adds the products of 32 inputs of one row, in `x`, to its sums for 16 outputs.
 template <Format kFormat>
 WEFT_INLINE void add_products(const Int8Weights &weights, const char *x, std::int64_t group, std::int64_t row,
@@ -158,8 +157,8 @@ WEFT_INLINE void add_products(const Int8Weights &weights, const char *x, std::in
     const std::int32_t minus_sum = read_as<std::int16_t>(x + int8_minus_sums_at(group, row) + 2 * k);
     for (int o = 0; o < 16; ++o) parts[k][o] = weights.offset[o] * minus_sum;
     for (int i = 16 * k; i < 16 * k + 16; ++i) {
-      const std::int32_t code = read_as<std::int8_t>(x + int8_codes_at(row) + i);
-      for (int o = 0; o < 16; ++o) parts[k][o] += weights.codes[i][o] * code;
+      const std::int16_t code = read_as<std::int8_t>(x + int8_codes_at(row) + i);
+      for (int o = 0; o < 16; ++o) parts[k][o] += std::int32_t{weights.codes[i][o]} * code;
     }
   }
   const float scale = read_as<float>(x + int8_scale_at(group, row));
@@ -667,13 +666,7 @@ void times_int8_panel(const Rows &in, const void *panel, float *scratch, const E
 
 #endif
 
-#if WEFT_TARGET == 512
-constexpr std::int64_t kInt8Speed = 3;
-#elif WEFT_TARGET == 256
-constexpr std::int64_t kInt8Speed = 2;
-#else
-constexpr std::int64_t kInt8Speed = 1;
-#endif
+constexpr std::int64_t kInt8Speed = WEFT_TARGET == 512 ? 2 : 1;
 
 template <Format kFormat>
 constexpr PanelKernel int8_kernel() {
