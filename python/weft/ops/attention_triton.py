@@ -468,8 +468,8 @@ def attend_tile(
     """Update the online softmax of queries with a tile of keys and values `v`. `q` and `k` are the first parts of
     queries and keys, `q2` and `k2` the second ones. `m`, `total` and `acc` are the softmax's running maximum, sum and
     weighted values. `seen` marks the keys that each query sees. Scores are in units of log 2: `scale` q k, or `cap`
-    tanh(`scale` q k) if CAPPED. If SCALED, keys and values are codes with the scales `key_scale` and `value_scale` [BN].
-    """
+    tanh(`scale` q k) if CAPPED. If SCALED, keys and values are codes, and `key_scale` and `value_scale` [BN] their
+    scales."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
     if D2 > 0:
         score = tl.dot(q2, tl.trans(k2), acc=score, input_precision="ieee")
@@ -806,8 +806,8 @@ def attend_few_kernel(
             begin += SHARES * BN
         m, total, acc = attend_share(
             q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap,
-            num_columns, m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
-            REACH, SINKS,
+            num_columns, m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN,
+            STAGES, REACH, SINKS,
         )  # fmt: skip
         acc = acc / tl.where(total > 0, total, 1.0)[:, None]
         cell = live[:, None] & (d < DV)[None, :]
