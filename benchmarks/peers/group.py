@@ -58,7 +58,7 @@ class Group:
         is_gguf = entrant.engine == "llama.cpp"
         draft = self.checkpoint.draft_gguf(self.dtype) if is_gguf else None
         return Config(
-            model=str(self.checkpoint.gguf(self.dtype) if is_gguf else self.checkpoint.directory),
+            model=self.checkpoint.reads(self.dtype, entrant.engine),
             dtype=self.dtype,
             batch=self.batch,
             threads=self.plan.threads,

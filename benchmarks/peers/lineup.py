@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .checkpoints import TINY
 
 ENGINES = ("weft", "llama.cpp", "vLLM", "transformers")
+GGUF_ENGINES = ("weft", "llama.cpp")
+"""The engines that read quantised GGUF files."""
 
 
 @dataclass(frozen=True)

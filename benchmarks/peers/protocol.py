@@ -101,10 +101,15 @@ def answers_of(data: dict[str, Any]) -> Answers:
     return Answers(data["seconds"], [Answer(**a) for a in data["answers"]])
 
 
+def end_with_parent() -> None:
+    """Let the system end this process when its parent ends, even while this process is stopped."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def serve(open_side: Callable[[Config], Side]) -> None:
     """Run an engine's process: open the configured engine, and answer until the runner sends `close` or exits.
     Errors are sent as replies."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # works even while this process is stopped
+    end_with_parent()
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     side: Side | None = None

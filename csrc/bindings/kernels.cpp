@@ -2,11 +2,14 @@
 // which runs immediately (`run`) or as a graph node (`launch_kernel`). A kernel on CUDA is enqueued at once.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "bindings/bind.h"
@@ -15,14 +18,15 @@
 #include "hostfunc/host_task.h"
 #include "kernels/kernel.h"
 #include "kernels/layer/attend.h"
+#include "kernels/layer/blocks.h"
 #include "kernels/layer/choose.h"
 #include "kernels/layer/convolve.h"
 #include "kernels/layer/experts.h"
 #include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
-#include "kernels/layer/mxfp4.h"
 #include "kernels/layer/pack.h"
+#include "kernels/layer/pack_blocks.h"
 #include "kernels/layer/recur.h"
 #include "kernels/layer/rows.h"
 #include "kernels/sampling/inputs.h"
@@ -58,21 +62,34 @@ Made add_norm(Address x, Address rows, Address weight, Address out, std::int64_t
   return kernel_of([call, threads] { rms_norm_cpu(call, threads); });
 }
 
-Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Address residual, Address out,
-            Address also, std::int64_t rows, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
-            std::int64_t residual_row, std::int64_t out_row, std::int64_t also_row, float eps, bool gated, int function,
-            float slope, float limit, float shift, float scale, float softcap, bool tiled, int threads, Address live,
-            Address added, Address added_norm, std::int64_t added_row, float added_eps, Address total,
-            std::int64_t total_row) {
+// The parts of a matrix at `memory`, from three numbers for each: format, outputs, and the offset of its panels in
+// bytes. Returns their number.
+int set_parts(Address memory, const std::vector<std::int64_t> &numbers, Part *parts, std::size_t max_parts) {
+  if (numbers.size() % 3 != 0 || numbers.empty() || numbers.size() / 3 > max_parts)
+    throw std::invalid_argument("a matrix has at most " + std::to_string(max_parts) + " parts, of three numbers each");
+  const std::size_t count = numbers.size() / 3;
+  for (std::size_t p = 0; p < count; ++p)
+    parts[p] = {pointer<const char>(memory) + numbers[3 * p + 2], static_cast<Format>(numbers[3 * p]),
+                numbers[3 * p + 1]};
+  return static_cast<int>(count);
+}
+
+Made linear(Address x, Address memory, const std::vector<std::int64_t> &parts, int activations, Address bias,
+            Address norm, Address residual, Address out, Address also, std::int64_t rows, std::int64_t inputs,
+            std::int64_t outputs, std::int64_t x_row, std::int64_t residual_row, std::int64_t out_row,
+            std::int64_t also_row, float eps, bool gated, int function, float slope, float limit, float shift,
+            float scale, float softcap, int threads, Address live, Address added, Address added_norm,
+            std::int64_t added_row, float added_eps, Address total, std::int64_t total_row) {
   LinearCall call{};
-  call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.dtype = static_cast<DType>(dtype);
+  call.x = pointer<const float>(x), call.num_parts = set_parts(memory, parts, call.parts, kMaxParts);
+  call.activations = static_cast<Activations>(activations);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
   call.residual = pointer<const float>(residual), call.out = pointer<float>(out);
   call.also = pointer<float>(also);
   call.rows = rows, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.residual_row = residual_row, call.out_row = out_row;
   call.also_row = also_row;
-  call.eps = eps, call.gated = gated, call.tiled = tiled, call.threads = threads;
+  call.eps = eps, call.gated = gated, call.threads = threads;
   call.activation = {static_cast<Function>(function), slope, limit, shift};
   call.scale = scale, call.softcap = softcap;
   call.live = pointer<const std::int64_t>(live);
@@ -86,21 +103,25 @@ Made linear(Address x, Address panels, int dtype, Address bias, Address norm, Ad
   });
 }
 
-Made experts(Address x, Address index, Address weights, Address out, Address up, Address down, Address up_bias,
-             Address down_bias, int dtype, bool gated, bool tiled, int function, float slope, float limit, float shift,
-             std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
-             std::int64_t x_row, std::int64_t out_row, int threads, Address live, Address residual,
-             std::int64_t residual_row) {
+Made experts(Address x, Address index, Address weights, Address out, Address up,
+             const std::vector<std::int64_t> &up_parts, int up_activations, Address down,
+             const std::vector<std::int64_t> &down_parts, int down_activations, Address up_bias, Address down_bias,
+             bool gated, int function, float slope, float limit, float shift, std::int64_t rows, std::int64_t hidden,
+             std::int64_t inner, std::int64_t experts, std::int64_t chosen, std::int64_t x_row, std::int64_t out_row,
+             int threads, Address live, Address residual, std::int64_t residual_row, std::int64_t first) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
   call.residual = pointer<const float>(residual), call.residual_row = residual_row;
-  call.up = pointer<const void>(up), call.down = pointer<const void>(down);
+  call.num_ups = set_parts(up, up_parts, call.up, 2);
+  set_parts(down, down_parts, &call.down, 1);
+  call.up_activations = static_cast<Activations>(up_activations);
+  call.down_activations = static_cast<Activations>(down_activations);
   call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
-  call.dtype = static_cast<DType>(dtype), call.gated = gated, call.tiled = tiled;
+  call.gated = gated;
   call.activation = {static_cast<Function>(function), slope, limit, shift};
   call.rows = rows, call.hidden = hidden, call.inner = inner, call.experts = experts, call.chosen = chosen;
-  call.x_row = x_row, call.out_row = out_row, call.threads = threads;
+  call.x_row = x_row, call.out_row = out_row, call.first = first, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
 }
@@ -172,27 +193,29 @@ Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address
   return kernel_of([call] { attend_cpu(call); });
 }
 
-HeadsCall heads_call(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+HeadsCall heads_call(Address x, Address panels, int format, int activations, Address out, std::int64_t rows,
                      std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
                      std::int64_t out_row, int threads, Address live) {
   HeadsCall call{};
   call.x = pointer<const float>(x), call.panels = pointer<const void>(panels), call.out = pointer<float>(out);
-  call.dtype = static_cast<DType>(dtype), call.tiled = tiled;
+  call.format = static_cast<Format>(format), call.activations = static_cast<Activations>(activations);
   call.rows = rows, call.heads = heads, call.inputs = inputs, call.outputs = outputs;
   call.x_row = x_row, call.x_head = inputs, call.out_row = out_row, call.out_head = outputs;
   call.threads = threads, call.live = pointer<const std::int64_t>(live);
   return call;
 }
 
-Made latent_queries(Address x, Address latent, Address up_panels, Address up_norm, int up_dtype, bool up_tiled,
-                    std::int64_t up_inputs, float up_eps, Address panels, Address norm, int dtype, bool tiled,
-                    Address out, std::int64_t rows, std::int64_t heads, std::int64_t inputs, std::int64_t outputs,
-                    std::int64_t rotated, std::int64_t x_row, std::int64_t out_row, float eps, int threads,
-                    Address live) {
+Made latent_queries(Address x, Address latent, Address up, const std::vector<std::int64_t> &up_parts,
+                    int up_activations, Address up_norm, std::int64_t up_inputs, float up_eps, Address panels,
+                    Address norm, int format, int activations, Address out, std::int64_t rows, std::int64_t heads,
+                    std::int64_t inputs, std::int64_t outputs, std::int64_t rotated, std::int64_t x_row,
+                    std::int64_t out_row, float eps, int threads, Address live) {
   LatentCall call{};
-  call.queries = heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
-  call.up.x = pointer<const float>(x), call.up.panels = pointer<const void>(up_panels);
-  call.up.dtype = static_cast<DType>(up_dtype), call.up.tiled = up_tiled;
+  call.queries =
+      heads_call(x, panels, format, activations, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+  call.up.x = pointer<const float>(x);
+  if (up) call.up.num_parts = set_parts(up, up_parts, call.up.parts, kMaxParts);
+  call.up.activations = static_cast<Activations>(up_activations);
   call.up.norm = pointer<const float>(up_norm), call.up.eps = up_eps;
   call.up.inputs = up_inputs, call.up.outputs = heads * (inputs + rotated), call.up.x_row = x_row;
   call.up.threads = threads;
@@ -201,11 +224,11 @@ Made latent_queries(Address x, Address latent, Address up_panels, Address up_nor
   return kernel_of([call] { latent_queries_cpu(call); });
 }
 
-Made multiply_heads(Address x, Address panels, int dtype, bool tiled, Address out, std::int64_t rows,
+Made multiply_heads(Address x, Address panels, int format, int activations, Address out, std::int64_t rows,
                     std::int64_t heads, std::int64_t inputs, std::int64_t outputs, std::int64_t x_row,
                     std::int64_t out_row, int threads, Address live) {
   const HeadsCall call =
-      heads_call(x, panels, dtype, tiled, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
+      heads_call(x, panels, format, activations, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
   return kernel_of([call] { multiply_heads_cpu(call); });
 }
 
@@ -219,22 +242,29 @@ Made pack(Address weight, std::int64_t element, const std::vector<std::int64_t> 
   return kernel_of([call] { pack_cpu(call); });
 }
 
-Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
-           std::int64_t scale_row) {
-  const Mxfp4Call call{pointer<const std::uint8_t>(blocks),
-                       pointer<const std::uint8_t>(scales),
-                       pointer<std::uint16_t>(out),
-                       rows,
-                       groups,
-                       block_row,
-                       scale_row};
-  return kernel_of([call] { mxfp4_cpu(call); });
+Made pack_blocks(int format, Address blocks, const std::vector<std::int64_t> &sizes,
+                 const std::vector<std::int64_t> &strides, std::int64_t inputs, Address panels, std::int64_t first,
+                 std::int64_t panel_step) {
+  PackBlocksCall call{};
+  call.format = static_cast<Format>(format), call.blocks = pointer<const void>(blocks), call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.panels = pointer<void>(panels), call.first = first, call.panel_step = panel_step;
+  return kernel_of([call] { pack_blocks_cpu(call); });
 }
 
-EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows,
+Made widen_blocks(int format, Address blocks, const std::vector<std::int64_t> &sizes,
+                  const std::vector<std::int64_t> &strides, std::int64_t inputs, Address out, int threads) {
+  WidenCall call{};
+  call.format = static_cast<Format>(format), call.blocks = pointer<const void>(blocks), call.inputs = inputs;
+  std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
+  call.out = pointer<float>(out), call.threads = threads;
+  return kernel_of([call] { widen_blocks_cpu(call); });
+}
+
+EmbedCall embed_call(Address weight, int format, int layout, Address tokens, Address out, std::int64_t rows,
                      std::int64_t vocab, std::int64_t width, float scale, Address live) {
   return {pointer<const void>(weight),
-          static_cast<DType>(dtype),
+          static_cast<Format>(format),
           static_cast<EmbedLayout>(layout),
           pointer<const std::int64_t>(tokens),
           pointer<float>(out),
@@ -245,16 +275,16 @@ EmbedCall embed_call(Address weight, int dtype, int layout, Address tokens, Addr
           pointer<const std::int64_t>(live)};
 }
 
-Made embed(Address weight, int dtype, int layout, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
+Made embed(Address weight, int format, int layout, Address tokens, Address out, std::int64_t rows, std::int64_t vocab,
            std::int64_t width, float scale, Address live) {
-  const EmbedCall call = embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, scale, live);
+  const EmbedCall call = embed_call(weight, format, layout, tokens, out, rows, vocab, width, scale, live);
   return kernel_of([call] { embed_cpu(call); });
 }
 
-Made join_norms(Address weight, int dtype, int layout, Address tokens, Address hidden, Address embed_norm,
+Made join_norms(Address weight, int format, int layout, Address tokens, Address hidden, Address embed_norm,
                 Address hidden_norm, Address out, std::int64_t rows, std::int64_t vocab, std::int64_t width,
                 std::int64_t hidden_row, float embed_eps, float hidden_eps, Address live) {
-  const JoinCall call{embed_call(weight, dtype, layout, tokens, out, rows, vocab, width, 1, live),
+  const JoinCall call{embed_call(weight, format, layout, tokens, out, rows, vocab, width, 1, live),
                       pointer<const float>(hidden),
                       pointer<const float>(embed_norm),
                       pointer<const float>(hidden_norm),
@@ -501,8 +531,20 @@ void bind_kernels(nb::module_ &m) {
   m.def("experts_cpu", &experts);
   m.def("choose_cpu", &choose);
   m.def("pack_cpu", &pack);
-  m.def("mxfp4_cpu", &mxfp4);
-  m.def("has_tiles", &has_tiles);
+  m.def("pack_blocks_cpu", &pack_blocks);
+  m.def("widen_blocks_cpu", &widen_blocks);
+  m.def("num_formats", [] { return kNumFormats; });
+  m.def("block_size", [](int format) {
+    const Block &block = block_of(static_cast<Format>(format));
+    return std::tuple(block.inputs, block.bytes, block.half_bytes);
+  });
+  m.def("panel_bytes", [](int format, int activations, std::int64_t inputs) {
+    return panel_bytes(static_cast<Format>(format), static_cast<Activations>(activations), inputs);
+  });
+  m.def("has_fast_bfloat16", has_fast_bfloat16);
+  m.def("can_multiply", [](int format, int activations) {
+    return can_multiply(static_cast<Format>(format), static_cast<Activations>(activations));
+  });
   instruction_set_name();  // throws here, and not in a kernel, if WEFT_INSTRUCTION_SET has a wrong value
   m.def("instruction_set", &instruction_set_name);
   m.def("rms_norm_cpu", &rms_norm);

@@ -55,6 +55,18 @@ bool ask_for_amx() {
 #endif
 }
 
+bool ask_for_fast_pairs() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kAmd = 0x68747541;          // "Auth", in ebx of leaf 0
+  constexpr unsigned kVectorBFloat16 = 1u << 5;  // of leaf 7, subleaf 1, in eax
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(0, &a, &b, &c, &d) || b != kAmd) return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kVectorBFloat16) != 0;
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 InstructionSet instruction_set() {
@@ -64,8 +76,31 @@ InstructionSet instruction_set() {
 
 const char *instruction_set_name() { return kNames[static_cast<int>(instruction_set())]; }
 
+bool has_vnni() {
+#if defined(__x86_64__)
+  return instruction_set() == InstructionSet::kAvx512 && __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
+#endif
+}
+
 bool has_amx() {
   static const bool has = ask_for_amx();
+  return has;
+}
+
+bool has_amx_int8() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kInt8 = 1u << 25;  // of leaf 7, in edx
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return has_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kInt8) != 0;
+#else
+  return false;
+#endif
+}
+
+bool has_fast_pairs() {
+  static const bool has = ask_for_fast_pairs();
   return has;
 }
 

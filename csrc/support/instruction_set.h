@@ -12,9 +12,20 @@ InstructionSet instruction_set();
 // Returns the set's name, as in WEFT_INSTRUCTION_SET.
 const char *instruction_set_name();
 
+// Whether the chosen set is kAvx512 and the processor has its products of bytes (VNNI).
+bool has_vnni();
+
 // Whether the processor has bfloat16 instructions for tiles (AMX) and for AVX-512 vectors, and the system lets this
 // process use tiles. Determined once; the first call asks the system for the permission.
 bool has_amx();
+
+// Whether tiles also multiply bytes.
+bool has_amx_int8();
+
+// Whether the processor multiplies pairs of bfloat16 in AVX-512 vectors (VDPBF16PS) as fast as single float32 numbers.
+// AMD's do, since Zen 4; on Intel's it is slower than float32, so they count as without. The vendor decides, not a
+// measurement, so that all runs on a machine give the same bits.
+bool has_fast_pairs();
 
 }  // namespace weft
 

@@ -91,7 +91,7 @@ def chain_kernels(chains: bool) -> None: ...
 def linear_cpu(
     arg0: int,
     arg1: int,
-    arg2: int,
+    arg2: Sequence[int],
     arg3: int,
     arg4: int,
     arg5: int,
@@ -104,15 +104,15 @@ def linear_cpu(
     arg12: int,
     arg13: int,
     arg14: int,
-    arg15: float,
-    arg16: bool,
-    arg17: int,
-    arg18: float,
+    arg15: int,
+    arg16: float,
+    arg17: bool,
+    arg18: int,
     arg19: float,
     arg20: float,
     arg21: float,
     arg22: float,
-    arg23: bool,
+    arg23: float,
     arg24: int,
     arg25: int,
     arg26: int,
@@ -129,18 +129,18 @@ def experts_cpu(
     arg2: int,
     arg3: int,
     arg4: int,
-    arg5: int,
+    arg5: Sequence[int],
     arg6: int,
     arg7: int,
-    arg8: int,
-    arg9: bool,
-    arg10: bool,
+    arg8: Sequence[int],
+    arg9: int,
+    arg10: int,
     arg11: int,
-    arg12: float,
-    arg13: float,
+    arg12: bool,
+    arg13: int,
     arg14: float,
-    arg15: int,
-    arg16: int,
+    arg15: float,
+    arg16: float,
     arg17: int,
     arg18: int,
     arg19: int,
@@ -150,6 +150,9 @@ def experts_cpu(
     arg23: int,
     arg24: int,
     arg25: int,
+    arg26: int,
+    arg27: int,
+    arg28: int,
     /,
 ) -> Kernel: ...
 def choose_cpu(
@@ -192,8 +195,25 @@ def pack_cpu(
     arg8: bool,
     /,
 ) -> Kernel: ...
-def mxfp4_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...
-def has_tiles() -> bool: ...
+def pack_blocks_cpu(
+    arg0: int,
+    arg1: int,
+    arg2: Sequence[int],
+    arg3: Sequence[int],
+    arg4: int,
+    arg5: int,
+    arg6: int,
+    arg7: int,
+    /,
+) -> Kernel: ...
+def widen_blocks_cpu(
+    arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: int, arg5: int, arg6: int, /
+) -> Kernel: ...
+def num_formats() -> int: ...
+def block_size(arg: int, /) -> tuple[int, int, int]: ...
+def panel_bytes(arg0: int, arg1: int, arg2: int, /) -> int: ...
+def has_fast_bfloat16() -> bool: ...
+def can_multiply(arg0: int, arg1: int, /) -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(
     arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, arg7: float, arg8: int, /
@@ -258,15 +278,15 @@ def latent_queries_cpu(
     arg0: int,
     arg1: int,
     arg2: int,
-    arg3: int,
+    arg3: Sequence[int],
     arg4: int,
-    arg5: bool,
+    arg5: int,
     arg6: int,
     arg7: float,
     arg8: int,
     arg9: int,
     arg10: int,
-    arg11: bool,
+    arg11: int,
     arg12: int,
     arg13: int,
     arg14: int,
@@ -284,7 +304,7 @@ def multiply_heads_cpu(
     arg0: int,
     arg1: int,
     arg2: int,
-    arg3: bool,
+    arg3: int,
     arg4: int,
     arg5: int,
     arg6: int,

@@ -83,6 +83,11 @@ GENERIC_MODELS = {
     "transformers": "weft.models.generic.model:TransformersModel",
 }
 
+# Files that are models, by their suffix. Each entry is a `function(file) -> directory` that stands for it.
+MODEL_FILES = {
+    ".gguf": "weft.models.gguf.directory:directory_of",
+}
+
 TABLES = {
     "grammars": GRAMMARS,
     "guides": GUIDES,
@@ -90,6 +95,7 @@ TABLES = {
     "drafters": DRAFTERS,
     "models": MODELS,
     "generic models": GENERIC_MODELS,
+    "model files": MODEL_FILES,
 }
 
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from weft import LLM, Guide, SamplingParams
-from weft.models.gguf import gguf_to_directory
+from weft.models.gguf.reading import gguf_to_directory
 
 QUESTIONS = (
     "What is the capital of Spain?",

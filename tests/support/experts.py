@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tests.support.activations import rounded
 from torch import Tensor
 
 from weft.ops.activation import Activation
 from weft.ops.experts import Experts
+from weft.ops.formats import Activations
 
 
 @dataclass
@@ -23,9 +25,9 @@ class Layer:
     up_bias: Tensor | None = None
     down_bias: Tensor | None = None
 
-    def packed(self, tiled: bool | None = None) -> Experts:
+    def packed(self, activations: Activations | None = None) -> Experts:
         biases = {"gate_bias": self.gate_bias, "up_bias": self.up_bias, "down_bias": self.down_bias}
-        return Experts(self.gate, self.up, self.down, self.activation, tiled=tiled, **biases)
+        return Experts(self.gate, self.up, self.down, self.activation, activations=activations, **biases)
 
     def on(self, device: str | torch.device) -> Layer:
         moved = {key: None if value is None else value.to(device) for key, value in self._tensors().items()}
@@ -34,15 +36,19 @@ class Layer:
     def _tensors(self) -> dict[str, Tensor | None]:
         return {key: value for key, value in vars(self).items() if key != "activation"}
 
-    def __call__(self, x: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        """The results in float64, [N, H]."""
+    def __call__(
+        self, x: Tensor, index: Tensor, weights: Tensor, activations: Activations = Activations.FLOAT32
+    ) -> Tensor:
+        """The results in float64, [N, H]. Both products round their input rows by `activations`."""
         out = torch.zeros(x.shape[0], self.down.shape[1], dtype=torch.float64)
-        for n, row in enumerate(x.double()):
+        for n, row in enumerate(rounded(x, activations).double()):
             for e, weight in zip(index[n].tolist(), weights[n].double(), strict=True):
                 if 0 <= e < len(self.up):
                     gate = None if self.gate is None else product(self.gate, row, self.gate_bias, e)
                     up = product(self.up, row, self.up_bias, e)
                     inner = self.activation(up) if gate is None else self.activation(gate, up)
+                    if activations is Activations.BFLOAT16:
+                        inner = rounded(inner.float(), activations).double()
                     out[n] += weight * product(self.down, inner, self.down_bias, e)
         return out
 

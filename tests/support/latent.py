@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from tests.support.activations import rounded
 from torch import Tensor
 
+from weft.ops.formats import Activations
 from weft.ops.latent import LatentQueries, LatentValues
 from weft.ops.linear import Norm
 
@@ -52,11 +54,13 @@ class LatentLayer:
         self.q_norm = Norm(torch.rand(sizes.query, generator=generator) + 0.5, 1e-6) if sizes.query else None
         self.kv_norm = Norm(torch.rand(sizes.latent, generator=generator) + 0.5, 1e-5)
 
-    def queries(self, tiled: bool | None = None) -> LatentQueries:
-        return LatentQueries(self.q_up, self.k_up, self.q_norm, self.kv_norm, self.sizes.rotated, tiled=tiled)
+    def queries(self, activations: Activations | None = None) -> LatentQueries:
+        return LatentQueries(
+            self.q_up, self.k_up, self.q_norm, self.kv_norm, self.sizes.rotated, activations=activations
+        )
 
-    def values(self, tiled: bool | None = None) -> LatentValues:
-        return LatentValues(self.v_up, tiled=tiled)
+    def values(self, activations: Activations | None = None) -> LatentValues:
+        return LatentValues(self.v_up, activations=activations)
 
     def rows(self, count: int, seed: int = 0) -> Tensor:
         return torch.randn(count, self.sizes.width, generator=torch.Generator().manual_seed(seed))
@@ -65,22 +69,22 @@ class LatentLayer:
         width = self.sizes.heads * self.sizes.latent
         return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
 
-    def expected_queries(self, x: Tensor) -> Tensor:
-        """Queries and key of rows `x`, in float64."""
+    def expected_queries(self, x: Tensor, activations: Activations = Activations.FLOAT32) -> Tensor:
+        """Queries and key of rows `x`, in float64. Products round their input rows by `activations`."""
         sizes, x = self.sizes, x.double()
         key = sizes.latent + sizes.rotated
         q, latent, k_rotated = x.split((x.shape[1] - key, sizes.latent, sizes.rotated), 1)
         if self.q_up is not None:
             assert self.q_norm is not None
-            q = normed(q, self.q_norm) @ self.q_up.double().T
+            q = rounded(normed(q, self.q_norm), activations) @ self.q_up.double().T
         q_nope, q_rotated = q.unflatten(1, (sizes.heads, -1)).split((sizes.nope, sizes.rotated), 2)
-        absorbed = torch.einsum("nhd,hdr->nhr", q_nope, self.k_up.double())
+        absorbed = torch.einsum("nhd,hdr->nhr", rounded(q_nope, activations), self.k_up.double())
         queries = torch.cat((absorbed, q_rotated), 2).flatten(1)
         return torch.cat((queries, normed(latent, self.kv_norm), k_rotated), 1)
 
-    def expected_values(self, attended: Tensor) -> Tensor:
-        """The results of rows `attended`, in float64."""
-        of_heads = attended.double().unflatten(1, (self.sizes.heads, -1))
+    def expected_values(self, attended: Tensor, activations: Activations = Activations.FLOAT32) -> Tensor:
+        """The results of rows `attended`, in float64, with products as in `expected_queries`."""
+        of_heads = rounded(attended, activations).double().unflatten(1, (self.sizes.heads, -1))
         return torch.einsum("nhr,hvr->nhv", of_heads, self.v_up.double()).flatten(1)
 
 

@@ -12,6 +12,7 @@ from weft import LLM, EngineConfig, Guide, SamplingParams, Speculation, __versio
 
 from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 
+DTYPES = ("float32", "float16", "bfloat16")
 DRAFTERS = ("eagle3", "mtp", "draft_model", "ngram")
 
 
@@ -42,8 +43,9 @@ class Weft:
         self.versions = {"weft": __version__, "torch": torch.__version__}
         torch.set_num_threads(config.threads)
         engine = EngineConfig(max_batch=config.batch, max_seq_len=config.max_seq_len, reuse=False)
+        dtype = config.dtype if config.dtype in DTYPES else "auto"  # a quantised file stays as it is
         self._llm = LLM(
-            config.model, device="cpu", dtype=config.dtype, speculation=speculation(config), engine=engine
+            config.model, device="cpu", dtype=dtype, speculation=speculation(config), engine=engine
         )
         self._llm.warm_up()
 

@@ -17,14 +17,12 @@ constexpr std::int64_t kRowsPerExpert = 64;
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-std::int64_t element_size(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
-
 // The rows of a chunk that chose one expert: `count` of the sorted rows, from `first` on.
 struct Group {
   std::int64_t expert, first, count;
-  // How a product divides them: tasks of one panel and at most `block` rows, and for AMX groups of split rows, whose
-  // elements begin at `split`.
-  std::int64_t block, first_task, first_split, split;
+  // How a product divides them: tasks of one panel and at most `block` rows, and groups of prepared rows, whose bytes
+  // begin at `prepared`.
+  std::int64_t block, first_task, first_prepared, prepared;
 };
 
 // Working memory of a calling thread, kept from call to call.
@@ -32,7 +30,7 @@ struct Scratch {
   std::vector<std::int64_t> starts, order, places;
   std::vector<Group> groups;
   std::vector<float> hidden, inner;
-  std::vector<std::uint16_t> split;
+  std::vector<char> prepared;
 };
 
 // Sorts the choices of a chunk by expert, and lists the experts with rows. order[p] is the row of sorted row p;
@@ -40,10 +38,11 @@ struct Scratch {
 // rows.
 std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
   const std::int64_t choices = call.rows * call.chosen;
+  const auto expert_of = [&](std::int64_t c) { return call.index[c] - call.first; };
   const auto is_expert = [&](std::int64_t e) { return e >= 0 && e < call.experts; };
   s.starts.assign(size(call.experts + 1), 0);
   for (std::int64_t c = 0; c < choices; ++c)
-    if (is_expert(call.index[c])) ++s.starts[size(call.index[c] + 1)];
+    if (is_expert(expert_of(c))) ++s.starts[size(expert_of(c) + 1)];
   s.groups.clear();
   for (std::int64_t e = 0; e < call.experts; ++e) {
     const std::int64_t first = s.starts[size(e)], count = s.starts[size(e + 1)];
@@ -53,8 +52,8 @@ std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
   s.order.resize(size(choices)), s.places.resize(size(choices));
   const std::int64_t total = s.starts.back();
   for (std::int64_t c = 0; c < choices; ++c) {
-    const bool valid = is_expert(call.index[c]);
-    const std::int64_t place = valid ? s.starts[size(call.index[c])]++ : -1;
+    const bool valid = is_expert(expert_of(c));
+    const std::int64_t place = valid ? s.starts[size(expert_of(c))]++ : -1;
     s.places[size(c)] = place;
     if (valid) s.order[size(place)] = c / call.chosen;
   }
@@ -63,7 +62,9 @@ std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
 
 // One of the two products of all experts: sorted rows `x` [total, inputs] times each expert's panels.
 struct Product {
-  const void *panels;
+  const Part *parts;
+  int num_parts;
+  Activations activations;
   const float *bias;  // or null
   const float *x;
   float *out;
@@ -73,15 +74,19 @@ struct Product {
 };
 
 // Returns the product of the rows of a group.
-LinearCall linear_of(const ExpertsCall &call, const Product &p, const Group &group) {
+LinearCall linear_of(const Product &p, const Group &group) {
   const std::int64_t columns = (p.gated ? 2 : 1) * p.outputs;
-  const std::int64_t panels = (p.gated ? 2 : 1) * ceil_div(p.outputs, kPanel);
   LinearCall linear{};
   linear.x = p.x + group.first * p.inputs, linear.out = p.out + group.first * p.outputs;
-  linear.panels = static_cast<const char *>(p.panels) +
-                  group.expert * panels * panel_size(p.inputs, call.tiled) * element_size(call.dtype);
+  for (int part = 0; part < p.num_parts; ++part) {
+    const std::int64_t panels = ceil_div(p.outputs, kPanel) * (p.gated && p.num_parts == 1 ? 2 : 1);
+    linear.parts[part] = p.parts[part];
+    linear.parts[part].panels = static_cast<const char *>(p.parts[part].panels) +
+                                group.expert * panels * panel_bytes(p.parts[part].format, p.activations, p.inputs);
+  }
+  linear.num_parts = p.num_parts, linear.activations = p.activations;
   linear.bias = p.bias ? p.bias + group.expert * columns : nullptr;
-  linear.dtype = call.dtype, linear.gated = p.gated, linear.activation = p.activation, linear.tiled = call.tiled;
+  linear.gated = p.gated, linear.activation = p.activation;
   linear.rows = group.count, linear.inputs = p.inputs, linear.outputs = p.outputs;
   linear.x_row = p.inputs, linear.out_row = p.outputs;
   return linear;
@@ -104,48 +109,51 @@ void for_groups(const std::vector<Group> &groups, std::int64_t Group::*start, st
 
 // Multiplies all sorted rows by their experts' panels.
 void multiply(const ExpertsCall &call, const Product &p, std::int64_t total, Scratch &s) {
-  const Kernels kernels = kernels_for(call.dtype, call.tiled);
-  const std::int64_t panels = ceil_div(p.outputs, kPanel), unit = kernels.amx ? kAmxRowBlock : kTileRows;
-  std::int64_t tasks = 0, splits = 0, split = 0, most_rows = 0;
+  const LinearCall sample = linear_of(p, s.groups.front());
+  const Kernels kernels = kernels_of(sample);
+  std::int64_t tasks = 0, groups = 0, bytes = 0, most_rows = 0;
+  const std::int64_t panels = count_panels(sample);
+  const auto rows_of_group = [&](const Group &g) -> Rows {
+    Rows rows = input_of(linear_of(p, g), kernels);
+    if (kernels.rows) rows.prepared = aligned(s.prepared.data()) + g.prepared;
+    return rows;
+  };
   for (Group &g : s.groups) {
-    g.block = even_block(g.count, kMaxRowBlock, unit);
-    g.first_task = tasks, g.first_split = splits, g.split = split;
+    const Rows rows = input_of(linear_of(p, g), kernels);
+    g.block = row_block(g.count, kMaxRowBlock, kernels);
+    g.first_task = tasks, g.first_prepared = groups, g.prepared = bytes;
     tasks += panels * ceil_div(g.count, g.block);
-    splits += ceil_div(g.count, group_of(g.count));
-    split += ceil_div(g.count, group_of(g.count)) * split_size(group_of(g.count), p.inputs);
+    groups += groups_of(rows), bytes += groups_of(rows) * rows.group_bytes;
     most_rows = std::max(most_rows, std::min(g.block, g.count));
   }
-  const auto rows_of_group = [&](const Group &g) -> Rows {
-    return {p.x + g.first * p.inputs, g.count, p.inputs, p.inputs, kernels.amx ? s.split.data() + g.split : nullptr,
-            group_of(g.count)};
-  };
-  if (kernels.amx) {
-    s.split.resize(size(split));
-    for_rows(splits, call.threads, 4 * kGroup * p.inputs, [&](std::int64_t begin, std::int64_t end) {
-      for_groups(s.groups, &Group::first_split, begin, end, [&](const Group &g, std::int64_t first, std::int64_t last) {
-        kernels.amx->split_rows(rows_of_group(g), first, last, s.split.data() + g.split);
-      });
+  if (kernels.rows) {
+    s.prepared.resize(size(bytes + kLineBytes));
+    for_rows(groups, call.threads, 4 * kernels.rows->max_group * p.inputs, [&](std::int64_t begin, std::int64_t end) {
+      for_groups(s.groups, &Group::first_prepared, begin, end,
+                 [&](const Group &g, std::int64_t first, std::int64_t last) {
+                   kernels.rows->prepare(rows_of_group(g), first, last, aligned(s.prepared.data()) + g.prepared);
+                 });
     });
   }
   const std::int64_t mean_rows = ceil_div(total, static_cast<std::int64_t>(s.groups.size()));
-  const std::int64_t products = std::min(kernels.amx ? mean_rows / 2 : mean_rows, kMaxRowBlock);
-  const std::int64_t cost = (p.gated ? 2 : 1) * kPanel * p.inputs * (element_size(call.dtype) + products);
+  const std::int64_t cost = panel_cost(std::min(mean_rows, kMaxRowBlock), sample, kernels);
   for_workers(tasks, call.threads, cost, [&](Share &share) {
     static thread_local std::vector<float> memory;
-    memory.resize(size(panel_scratch(most_rows, p.inputs, kernels)));
+    memory.resize(size(panel_scratch(most_rows, sample, kernels)));
     float *scratch = aligned(memory.data());
     for (std::int64_t begin, end; share.next(begin, end);) {
       for_groups(s.groups, &Group::first_task, begin, end, [&](const Group &g, std::int64_t first, std::int64_t last) {
-        const LinearCall linear = linear_of(call, p, g);
+        const LinearCall linear = linear_of(p, g);
         const Rows rows = rows_of_group(g);
         const std::int64_t blocks = ceil_div(g.count, g.block);
         for (std::int64_t task = first; task < last; ++task) {
-          // In the order of linear.cpp: with AMX a panel multiplies all blocks, else a block is multiplied by all
-          // panels.
-          const std::int64_t panel = kernels.amx ? task / blocks : task % panels;
-          const std::int64_t row = (kernels.amx ? task % blocks : task / panels) * g.block;
+          // In the order of linear.cpp: a panel multiplies all blocks of prepared rows; a block of other rows is
+          // multiplied by all panels.
+          const std::int64_t panel = kernels.rows ? task / blocks : task % panels;
+          const std::int64_t row = (kernels.rows ? task % blocks : task / panels) * g.block;
           const std::int64_t count = std::min(g.block, g.count - row);
-          kernels.multiply_panels(rows_of(linear, row, count), rows_of(rows, row, count), scratch, panel, panel + 1);
+          multiply_panel(rows_of(linear, row, count), panel_at(linear, kernels, panel), rows_of(rows, row, count),
+                         scratch);
         }
       });
     }
@@ -188,10 +196,13 @@ void run_chunk(const ExpertsCall &call) {
       for (std::int64_t p = begin; p < end; ++p)
         std::copy_n(call.x + s.order[size(p)] * call.x_row, call.hidden, sorted + p * call.hidden);
     });
-    const Product up{call.up, call.up_bias, sorted, inner, call.hidden, call.inner, call.gated, call.activation};
+    const Product up{call.up, call.num_ups, call.up_activations, call.up_bias, sorted,
+                     inner,   call.hidden,  call.inner,          call.gated,   call.activation};
     multiply(call, up, total, s);
     // The sorted inputs are not needed any more, so the results take their place.
-    multiply(call, {call.down, call.down_bias, inner, sorted, call.inner, call.hidden, false, {}}, total, s);
+    multiply(call,
+             {&call.down, 1, call.down_activations, call.down_bias, inner, sorted, call.inner, call.hidden, false, {}},
+             total, s);
   }
   for_rows(call.rows, call.threads, 8 * call.chosen * call.hidden,
            [&](std::int64_t begin, std::int64_t end) { combine(call, s.hidden.data(), s.places.data(), begin, end); });

@@ -10,17 +10,17 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kMaxSplitRows = 4 * kAmxRowBlock;  // more would need more scratch memory
+constexpr std::int64_t kMaxRows = 192;  // at once; more would need more scratch memory
 
 std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 LinearCall linear_of(const HeadsCall &call, std::int64_t head) {
-  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
   LinearCall linear{};
   linear.x = call.x + head * call.x_head, linear.out = call.out + head * call.out_head;
-  linear.panels = static_cast<const char *>(call.panels) +
-                  head * ceil_div(call.outputs, kPanel) * panel_size(call.inputs, call.tiled) * bytes;
-  linear.dtype = call.dtype, linear.tiled = call.tiled;
+  const char *panels = static_cast<const char *>(call.panels) +
+                       head * ceil_div(call.outputs, kPanel) * panel_bytes(call.format, call.activations, call.inputs);
+  linear.parts[0] = {panels, call.format, call.outputs};
+  linear.num_parts = 1, linear.activations = call.activations;
   linear.rows = call.rows, linear.inputs = call.inputs, linear.outputs = call.outputs;
   linear.x_row = call.x_row, linear.out_row = call.out_row;
   return linear;
@@ -29,45 +29,43 @@ LinearCall linear_of(const HeadsCall &call, std::int64_t head) {
 // Multiplies all rows, and calls after(head, begin, end) once for each head and row, for rows begin..end-1.
 template <class F>
 void multiply(const HeadsCall &call, F &&after) {
-  static thread_local std::vector<std::uint16_t> callers_split;
-  std::vector<std::uint16_t> &split = callers_split;  // lambdas must not name a thread_local: it would be the worker's
+  static thread_local std::vector<char> callers_memory;
+  std::vector<char> &prepared = callers_memory;  // lambdas must not name a thread_local: it would be the worker's
   if (call.rows == 0) return;
-  const Kernels kernels = kernels_for(call.dtype, call.tiled);
-  const std::int64_t group = group_of(call.rows), groups = ceil_div(call.rows, group);
-  const std::int64_t split_of_head = groups * split_size(group, call.inputs);
+  const LinearCall sample = linear_of(call, 0);
+  const Kernels kernels = kernels_of(sample);
+  const std::int64_t groups = groups_of(input_of(sample, kernels));
+  const std::int64_t bytes_of_head = groups * input_of(sample, kernels).group_bytes;
   const auto rows_of_head = [&](std::int64_t head) -> Rows {
-    return {call.x + head * call.x_head,
-            call.rows,
-            call.inputs,
-            call.x_row,
-            kernels.amx ? split.data() + head * split_of_head : nullptr,
-            group};
+    Rows rows = input_of(linear_of(call, head), kernels);
+    if (kernels.rows) rows.prepared = aligned(prepared.data()) + head * bytes_of_head;
+    return rows;
   };
-  if (kernels.amx) {
-    split.resize(size(call.heads * split_of_head));
-    for_rows(call.heads * groups, call.threads, 4 * group * call.inputs, [&](std::int64_t begin, std::int64_t end) {
+  if (kernels.rows) {
+    prepared.resize(size(call.heads * bytes_of_head + kLineBytes));
+    const std::int64_t cost = 4 * kernels.rows->max_group * call.inputs;
+    for_rows(call.heads * groups, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const std::int64_t head = t / groups, first = t % groups;
-        kernels.amx->split_rows(rows_of_head(head), first, first + 1, split.data() + head * split_of_head);
+        kernels.rows->prepare(rows_of_head(head), first, first + 1, aligned(prepared.data()) + head * bytes_of_head);
       }
     });
   }
-  const std::int64_t block = even_block(call.rows, kMaxRowBlock, kernels.amx ? kAmxRowBlock : kTileRows);
-  const std::int64_t blocks = ceil_div(call.rows, block), panels = ceil_div(call.outputs, kPanel);
-  const std::int64_t block_rows = std::min(block, call.rows);
-  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2,
-                     products = kernels.amx ? block_rows / 2 : block_rows;
-  for_workers(call.heads * blocks * panels, call.threads, kPanel * call.inputs * (bytes + products), [&](Share &share) {
+  const std::int64_t block = row_block(call.rows, kMaxRowBlock, kernels), blocks = ceil_div(call.rows, block);
+  const std::int64_t panels = ceil_div(call.outputs, kPanel), block_rows = std::min(block, call.rows);
+  const std::int64_t cost = panel_cost(block_rows, sample, kernels);
+  for_workers(call.heads * blocks * panels, call.threads, cost, [&](Share &share) {
     static thread_local std::vector<float> memory;
-    memory.resize(size(panel_scratch(block_rows, call.inputs, kernels)));
+    memory.resize(size(panel_scratch(block_rows, sample, kernels)));
     float *scratch = aligned(memory.data());
     for (std::int64_t begin, end; share.next(begin, end);) {
       for (std::int64_t task = begin; task < end; ++task) {
         // The panels of a head and the rows of a block stay in the cache.
         const std::int64_t panel = task % panels, head = task / panels / blocks, first = task / panels % blocks * block;
         const std::int64_t count = std::min(block, call.rows - first);
-        kernels.multiply_panels(rows_of(linear_of(call, head), first, count), rows_of(rows_of_head(head), first, count),
-                                scratch, panel, panel + 1);
+        const LinearCall linear = linear_of(call, head);
+        multiply_panel(rows_of(linear, first, count), panel_at(linear, kernels, panel),
+                       rows_of(rows_of_head(head), first, count), scratch);
         if (panel == 0) after(head, first, first + count);
       }
     }
@@ -82,12 +80,12 @@ HeadsCall rows_of(const HeadsCall &call, std::int64_t first, std::int64_t count)
   return part;
 }
 
-// Multiplies the live rows in parts of at most kMaxSplitRows.
+// Multiplies the live rows in parts of at most kMaxRows.
 template <class F>
 void multiply_parts(const HeadsCall &call, F &&after) {
   const std::int64_t rows = live_rows(call.rows, call.live);
-  for (std::int64_t done = 0; done < rows; done += kMaxSplitRows) {
-    multiply(rows_of(call, done, std::min(kMaxSplitRows, rows - done)),
+  for (std::int64_t done = 0; done < rows; done += kMaxRows) {
+    multiply(rows_of(call, done, std::min(kMaxRows, rows - done)),
              [&](std::int64_t head, std::int64_t begin, std::int64_t end) { after(head, done + begin, done + end); });
   }
 }
@@ -117,12 +115,12 @@ void multiply_heads_cpu(const HeadsCall &call) {
 }
 
 void latent_queries_cpu(const LatentCall &call) {
-  if (!call.up.panels) return absorb(call);
+  if (!call.up.num_parts) return absorb(call);
   static thread_local std::vector<float> memory;  // of the uncompressed queries
   const std::int64_t rows = live_rows(call.queries.rows, call.queries.live), width = call.up.outputs;
-  memory.resize(std::max(memory.size(), size(std::min(rows, kMaxSplitRows) * width)));
-  for (std::int64_t done = 0; done < rows; done += kMaxSplitRows) {
-    const std::int64_t count = std::min(kMaxSplitRows, rows - done);
+  memory.resize(std::max(memory.size(), size(std::min(rows, kMaxRows) * width)));
+  for (std::int64_t done = 0; done < rows; done += kMaxRows) {
+    const std::int64_t count = std::min(kMaxRows, rows - done);
     LinearCall up = rows_of(call.up, done, count);
     up.out = memory.data(), up.out_row = width;
     linear_cpu(up);

@@ -13,8 +13,8 @@ namespace weft {
 struct HeadsCall {
   const float *x;  // heads of `inputs` floats, x_head floats apart
   const void *panels;
-  DType dtype;  // of the panels
-  bool tiled;
+  Format format;
+  Activations activations;
   float *out;  // heads of `outputs` floats, out_head floats apart
   std::int64_t rows, heads, inputs, outputs, x_row, x_head, out_row, out_head;
   int threads;
@@ -28,7 +28,7 @@ void multiply_heads_cpu(const HeadsCall &call);
 // of the last `rotated` floats. After the heads, a row of out has the key: the latent [outputs], normalised, and a copy
 // of the `rotated` floats after it.
 //
-// The product `up` makes the heads of x from compressed queries, unless its panels are null.
+// The product `up` makes the heads of x from compressed queries, unless it has no parts.
 struct LatentCall {
   HeadsCall queries;    // x_head and out_head are not used, nor are x and x_row with `up`
   LinearCall up;        // out, rows and live are not used

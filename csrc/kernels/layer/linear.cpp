@@ -1,8 +1,10 @@
 #include "kernels/layer/linear.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -10,8 +12,12 @@
 #endif
 
 #include "kernels/floats.h"
+#include "kernels/layer/block_codes.h"
+#include "kernels/layer/blocks.h"
+#include "kernels/layer/int8.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
+#include "kernels/layer/tile_shapes.h"
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"
@@ -19,7 +25,7 @@
 namespace weft {
 namespace {
 
-constexpr std::int64_t kFloatsPerLine = 16;  // of the cache
+constexpr std::int64_t kRowsNormedAtOnce = 8;  // a group of rows that no kernel prepares
 // Up to this many rows, each worker prepares (normalises and splits) all inputs for itself. That is cheaper than
 // sharing the work and waiting for it.
 constexpr std::int64_t kMaxRowsPreparedByEach = 16;
@@ -28,43 +34,51 @@ constexpr std::int64_t kDepthBlock = 1024;    // inputs whose weights stay in th
 constexpr std::int64_t kMinTilesToWiden = 5;  // from which it pays to widen a panel's weights for all tiles at once
 constexpr std::int64_t kTasksPerThread = 8;   // enough that all threads end at about the same time
 constexpr std::int64_t kNormCost = 4;         // of an element, in the units of for_workers
-constexpr std::int64_t kMaxCachedSplit = 1 << 19;  // 16-bit elements of split rows that stay in the cache
+constexpr std::int64_t kMaxPreparedBytes = 1 << 20;  // of prepared rows, so that they stay in the cache
 
-// The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
-struct Epilogue {
-  float *out;
-  std::int64_t stride, valid;
-  const float *bias, *residual;  // or null
-  std::int64_t residual_row;
-};
-
-WEFT_INLINE Epilogue epilogue_of(const LinearCall &call, std::int64_t panel) {
-  const std::int64_t first = panel * kPanel;
-  return {call.out + first,
+WEFT_INLINE Epilogue epilogue_of(const LinearCall &call, const Panel &panel) {
+  return {call.out + panel.first,
           call.out_row,
-          std::min(kPanel, call.outputs - first),
-          call.bias ? call.bias + first : nullptr,
-          call.residual ? call.residual + first : nullptr,
+          panel.valid,
+          call.bias ? call.bias + panel.first : nullptr,
+          call.residual ? call.residual + panel.first : nullptr,
           call.residual_row};
 }
 
 // The epilogue that writes a panel of gates or ups to scratch memory [rows, kPanel]. Their biases begin at
 // `first_bias`.
-WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, std::int64_t panel, float *scratch,
+WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, const Panel &panel, float *scratch,
                                       std::int64_t first_bias) {
-  const std::int64_t first = panel * kPanel;
-  return {scratch, kPanel, std::min(kPanel, call.outputs - first), call.bias ? call.bias + first_bias + first : nullptr,
-          nullptr, 0};
+  return {scratch, kPanel, panel.valid, call.bias ? call.bias + first_bias + panel.first : nullptr, nullptr, 0};
 }
 
 struct VectorKernels {
-  PanelFunction multiply_by_dtype[3];
+  PanelKernel by_format[kNumFormats];  // for float32 activations
+  void (*multiply_panel)(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
+};
+
+// The kernels for one kind of rounded activations.
+struct RoundedKernels {
+  PanelKernel panels;
+  RowKernel rows;
+};
+
+// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
+// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
+// per input, from `share` on.
+struct Depth {
+  std::int64_t begin, end;
+  const char *share;  // or null
+  int lines;
 };
 
 namespace plain {
 #define WEFT_TARGET 0
+#define WEFT_PAIRS 0
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace plain
 
@@ -74,7 +88,9 @@ namespace plain {
 #pragma GCC target("avx2,fma,f16c")
 namespace avx2 {
 #define WEFT_TARGET 256
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace avx2
 #pragma GCC pop_options
@@ -82,12 +98,28 @@ namespace avx2 {
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
 namespace avx512 {
 #define WEFT_TARGET 512
+#include "kernels/layer/lanes.h"
 #include "kernels/layer/tiles.h"
+#include "kernels/layer/tiles_bfloat16.h"
 #undef WEFT_TARGET
 }  // namespace avx512
 #pragma GCC pop_options
 #if __GNUC__ >= 11
-#define WEFT_HAS_AMX 1
+#define WEFT_HAS_BFLOAT16 1
+#undef WEFT_PAIRS
+#define WEFT_PAIRS 1
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,prefer-vector-width=512")
+namespace pairs {
+using avx512::kLanes;
+using avx512::kMaxTileRows;
+using avx512::Lanes;
+using avx512::load;
+using avx512::store_epilogue;
+using avx512::vectors_of;
+#include "kernels/layer/tiles_bfloat16.h"
+}  // namespace pairs
+#pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target( \
     "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,avx512bf16,amx-tile,amx-int8,amx-bf16,prefer-vector-width=512")
@@ -95,7 +127,6 @@ namespace amx {
 using avx512::kLanes;
 using avx512::Lanes;
 using avx512::load;
-using avx512::multiply_panels;
 using avx512::store_epilogue;
 #include "kernels/layer/amx_tiles.h"
 }  // namespace amx
@@ -116,51 +147,88 @@ const VectorKernels &vector_kernels() {
   return best;
 }
 
-const AmxKernels *amx_kernels() {
-#if defined(WEFT_HAS_AMX)
-  if (&vector_kernels() == &avx512::kVectorKernels && has_amx()) return &amx::kAmxKernels;
+bool has_tiles() {
+#if defined(WEFT_HAS_BFLOAT16)
+  return &vector_kernels() == &avx512::kVectorKernels && has_amx();
+#else
+  return false;
+#endif
+}
+
+// The fastest kernels for activations in bfloat16.
+const RoundedKernels &bfloat16_kernels() {
+#if defined(WEFT_HAS_BFLOAT16)
+  if (has_tiles()) return amx::kBFloat16;
+  if (instruction_set() == InstructionSet::kAvx512 && has_fast_pairs()) return pairs::kBFloat16;
+#endif
+#if defined(WEFT_HAS_TARGETS)
+  if (instruction_set() == InstructionSet::kAvx512) return avx512::kBFloat16;
+  if (instruction_set() == InstructionSet::kAvx2) return avx2::kBFloat16;
+#endif
+  return plain::kBFloat16;
+}
+
+// The kernels for rounded activations, or null if there are none.
+const RoundedKernels *rounded_kernels(Activations activations) {
+  if (activations == Activations::kBFloat16) {
+    static const RoundedKernels &best = bfloat16_kernels();
+    return &best;
+  }
+#if defined(WEFT_HAS_BFLOAT16)
+  if (activations == Activations::kTwoBFloat16 && has_tiles()) return &amx::kTwoBFloat16;
 #endif
   return nullptr;
 }
 
-std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
-
-Rows input_of(const LinearCall &call) {
-  return {call.x, call.rows, call.inputs, call.x_row, nullptr, group_of(call.rows)};
+// Returns the kernel for weights of `format`. Its `times` is null if there is none.
+PanelKernel panel_kernel(Format format, Activations activations) {
+  if (activations == Activations::kInt8) return int8_kernels().by_format[static_cast<int>(format)];
+  if (const RoundedKernels *rounded = rounded_kernels(activations); rounded && format == Format::kBFloat16)
+    return rounded->panels;
+  if (activations == Activations::kFloat32) return vector_kernels().by_format[static_cast<int>(format)];
+  return {};
 }
+
+const RowKernel *row_kernel(Activations activations) {
+  if (activations == Activations::kInt8) return &int8_kernels().rows;
+  const RoundedKernels *rounded = rounded_kernels(activations);
+  return rounded ? &rounded->rows : nullptr;
+}
+
+std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 // Working memory of a thread, kept from call to call.
 struct Scratch {
   std::vector<float> norms, panels;
-  std::vector<std::uint16_t> split;
+  std::vector<char> prepared;
 
-  // Returns the input of a call, with memory for normalised and for split rows if the call needs them. `prepare` fills
-  // that memory.
+  // Returns the input of a call, with memory for normalised and for prepared rows if the call needs them. `prepare`
+  // fills that memory.
   Rows reserve(const LinearCall &call, const Kernels &kernels) {
-    Rows rows = input_of(call);
+    Rows rows = input_of(call, kernels);
     if (call.norm) {
       norms.resize(size(call.rows * call.inputs));
       rows.x = norms.data(), rows.stride = call.inputs;
     }
-    if (kernels.amx) {
-      split.resize(size(groups_of(rows) * split_size(rows.group, call.inputs)));
-      rows.split = split.data();
+    if (kernels.rows) {
+      prepared.resize(size(groups_of(rows) * rows.group_bytes + kLineBytes));
+      rows.prepared = aligned(prepared.data());
     }
     return rows;
   }
 
-  // Normalises and splits groups begin..end-1.
+  // Normalises and prepares groups begin..end-1.
   void prepare(const LinearCall &call, const Kernels &kernels, const Rows &rows, std::int64_t begin, std::int64_t end) {
     if (call.norm) {
       const NormCall norm{call.x, call.norm, norms.data(), call.rows, call.inputs, call.x_row, call.inputs, call.eps};
       vector_kernels().norm_rows(norm, begin * rows.group, std::min(end * rows.group, call.rows));
     }
-    if (kernels.amx) kernels.amx->split_rows(rows, begin, end, split.data());
+    if (kernels.rows) kernels.rows->prepare(rows, begin, end, aligned(prepared.data()));
   }
 
-  // Returns memory for multiply_panels of `rows` rows.
+  // Returns memory for multiply_panel with `rows` rows.
   float *panels_of(const LinearCall &call, std::int64_t rows, const Kernels &kernels) {
-    panels.resize(size(panel_scratch(rows, call.inputs, kernels)));
+    panels.resize(size(panel_scratch(rows, call, kernels)));
     return aligned(panels.data());
   }
 };
@@ -169,16 +237,15 @@ struct Scratch {
 // too few tasks for the threads, and the rows may not fit into the cache.
 std::int64_t rows_per_block(const LinearCall &call, const Kernels &kernels, std::int64_t panels) {
   const std::int64_t wanted_blocks = ceil_div(kTasksPerThread * call.threads, panels);
-  const std::int64_t unit = kernels.amx ? kAmxRowBlock : kTileRows;
-  return even_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kMinRowBlock), kMaxRowBlock), unit);
+  return row_block(call.rows, std::min(std::max(call.rows / wanted_blocks, kMinRowBlock), kMaxRowBlock), kernels);
 }
 
 void multiply(const LinearCall &call, const Kernels &kernels) {
   static thread_local Scratch callers_scratch;
-  const std::int64_t num_panels = ceil_div(call.outputs, kPanel);
-  const bool needs_prepare = call.norm || kernels.amx,
+  const std::int64_t num_panels = count_panels(call);
+  const bool needs_prepare = call.norm || kernels.rows,
              each_prepares = needs_prepare && call.rows <= kMaxRowsPreparedByEach;
-  Rows input = input_of(call);
+  Rows input = input_of(call, kernels);
   if (needs_prepare && !each_prepares) {
     Scratch &shared = callers_scratch;  // the lambda must not name a thread_local: it would be the worker's
     input = shared.reserve(call, kernels);
@@ -187,10 +254,7 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
   }
   const std::int64_t block = rows_per_block(call, kernels, num_panels);
   const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
-  const std::int64_t bytes = call.dtype == DType::kFloat32 ? 4 : 2;
-  const std::int64_t products = kernels.amx ? block_rows / 2 : block_rows;  // AMX does two products in the time of one
-  const std::int64_t cost = (call.gated ? 2 : 1) * kPanel * call.inputs * (bytes + products);
-  for_workers(num_panels * num_blocks, call.threads, cost, [&](Share &share) {
+  for_workers(num_panels * num_blocks, call.threads, panel_cost(block_rows, call, kernels), [&](Share &share) {
     static thread_local Scratch own_scratch;
     Rows rows = input;
     if (each_prepares) {
@@ -200,13 +264,14 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
     float *scratch = own_scratch.panels_of(call, block_rows, kernels);
     for (std::int64_t begin, end; share.next(begin, end);) {
       for (std::int64_t task = begin; task < end; ++task) {
-        // Without AMX, a block's rows stay in the cache while all panels are multiplied by them, so the panel varies
-        // faster. With AMX, the split rows of all blocks fit the cache (linear_cpu limits their number), so the block
-        // varies faster and each panel is read from memory once.
-        const std::int64_t panel = kernels.amx ? task / num_blocks : task % num_panels;
-        const std::int64_t first = (kernels.amx ? task % num_blocks : task / num_panels) * block;
+        // A block's float32 rows stay in the cache while all panels are multiplied by them, so the panel varies faster.
+        // The prepared rows of all blocks fit the cache (linear_cpu limits their number), so then the block varies
+        // faster, and each panel is read from memory once.
+        const std::int64_t panel = kernels.rows ? task / num_blocks : task % num_panels;
+        const std::int64_t first = (kernels.rows ? task % num_blocks : task / num_panels) * block;
         const std::int64_t count = std::min(block, call.rows - first);
-        kernels.multiply_panels(rows_of(call, first, count), rows_of(rows, first, count), scratch, panel, panel + 1);
+        multiply_panel(rows_of(call, first, count), panel_at(call, kernels, panel), rows_of(rows, first, count),
+                       scratch);
       }
     }
   });
@@ -221,23 +286,84 @@ void rms_norm_cpu(const NormCall &call, int threads) {
            [&](std::int64_t begin, std::int64_t end) { vector_kernels().norm_rows(call, begin, end); });
 }
 
-Kernels kernels_for(DType dtype, bool tiled) {
-  const AmxKernels *amx = tiled ? amx_kernels() : nullptr;
-  return {amx ? amx->multiply_panels : vector_kernels().multiply_by_dtype[static_cast<int>(dtype)], amx};
+bool has_fast_bfloat16() { return rounded_kernels(Activations::kBFloat16)->panels.speed > 1; }
+
+bool can_multiply(Format format, Activations activations) { return panel_kernel(format, activations).times != nullptr; }
+
+Kernels kernels_of(const LinearCall &call) {
+  Kernels kernels{};
+  for (int p = 0; p < call.num_parts; ++p) {
+    kernels.parts[p] = panel_kernel(call.parts[p].format, call.activations);
+    if (!kernels.parts[p].times) throw std::invalid_argument("no kernel multiplies this format by these activations");
+  }
+  kernels.rows = row_kernel(call.activations);
+  return kernels;
 }
 
-std::int64_t panel_scratch(std::int64_t rows, std::int64_t inputs, const Kernels &kernels) {
-  const std::int64_t wide = std::min(inputs, kDepthBlock) * kPanel;
-  const std::int64_t sums = kernels.amx ? ceil_div(rows, kGroup) * kGroupSums : rows * kPanel + wide;
-  return 2 * rows * kPanel + sums + kFloatsPerLine;
+std::int64_t count_panels(const LinearCall &call) {
+  if (call.gated) return ceil_div(call.outputs, kPanel);
+  std::int64_t count = 0;
+  for (int p = 0; p < call.num_parts; ++p) count += ceil_div(call.parts[p].outputs, kPanel);
+  return count;
 }
 
-float *aligned(float *begin) {
-  constexpr std::uintptr_t kLine = kFloatsPerLine * sizeof(float);
-  return reinterpret_cast<float *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
+Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t number) {
+  const auto weights_at = [&](int part, std::int64_t panel) {
+    return static_cast<const char *>(call.parts[part].panels) +
+           panel * panel_bytes(call.parts[part].format, call.activations, call.inputs);
+  };
+  std::int64_t first = 0;
+  int part = 0;
+  if (!call.gated) {
+    for (std::int64_t panels; number >= (panels = ceil_div(call.parts[part].outputs, kPanel)); ++part)
+      number -= panels, first += call.parts[part].outputs;
+  }
+  const std::int64_t valid = std::min(kPanel, call.parts[part].outputs - number * kPanel);
+  Panel panel{first + number * kPanel, valid, nullptr, nullptr, &kernels.parts[part], nullptr};
+  if (!call.gated) {
+    panel.weights = weights_at(part, number);
+  } else if (call.num_parts == 1) {
+    panel.weights = weights_at(0, 2 * number), panel.ups = weights_at(0, 2 * number + 1);
+    panel.ups_kernel = panel.kernel;
+  } else {
+    panel.weights = weights_at(0, number), panel.ups = weights_at(1, number);
+    panel.ups_kernel = &kernels.parts[1];
+  }
+  return panel;
 }
 
-bool has_tiles() { return amx_kernels() != nullptr; }
+void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch) {
+  vector_kernels().multiply_panel(call, panel, in, scratch);
+}
+
+std::int64_t panel_scratch(std::int64_t rows, const LinearCall &call, const Kernels &kernels) {
+  std::int64_t sums = 0;
+  for (int p = 0; p < call.num_parts; ++p) sums = std::max(sums, kernels.parts[p].scratch(rows, call.inputs));
+  return 2 * rows * kPanel + sums + kLineBytes / static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t panel_cost(std::int64_t rows, const LinearCall &call, const Kernels &kernels) {
+  std::int64_t cost = 0;
+  for (int p = 0; p < call.num_parts; ++p) {
+    const std::int64_t bytes = panel_bytes(call.parts[p].format, call.activations, call.inputs);
+    cost = std::max(cost, bytes + kPanel * call.inputs * rows / kernels.parts[p].speed);
+  }
+  return call.gated ? 2 * cost : cost;
+}
+
+Rows input_of(const LinearCall &call, const Kernels &kernels) {
+  const std::int64_t max_group = kernels.rows ? kernels.rows->max_group : kRowsNormedAtOnce;
+  std::int64_t group = std::min(call.rows, max_group);
+  // Two groups of 4 rows take less time than groups of 6 and 2. Further blocks begin at a multiple of max_group.
+  if (kernels.rows && call.rows > 0 && call.rows <= kernels.rows->row_block)
+    group = even_block(call.rows, max_group, 1);
+  const std::int64_t bytes = kernels.rows ? kernels.rows->bytes(group, call.inputs) : 0;
+  return {call.x, call.rows, call.inputs, call.x_row, nullptr, group, bytes};
+}
+
+std::int64_t row_block(std::int64_t rows, std::int64_t max_block, const Kernels &kernels) {
+  return even_block(rows, max_block, kernels.rows ? kernels.rows->row_block : kTileRows);
+}
 
 void linear_cpu(const LinearCall &call) {
   if (call.live) {
@@ -246,10 +372,12 @@ void linear_cpu(const LinearCall &call) {
     return linear_cpu(cut);
   }
   if (call.rows == 0) return;
-  const Kernels kernels = kernels_for(call.dtype, call.tiled);
-  const std::int64_t cached = kMaxCachedSplit / (blocks_of(call.inputs) * kParts * kBlock);
-  const std::int64_t rows =
-      kernels.amx ? even_block(call.rows, std::max(cached, kAmxRowBlock), kAmxRowBlock) : call.rows;
+  const Kernels kernels = kernels_of(call);
+  std::int64_t rows = call.rows;
+  if (kernels.rows) {
+    const std::int64_t cached = kMaxPreparedBytes / kernels.rows->bytes(1, call.inputs);
+    rows = row_block(call.rows, std::max(cached, kernels.rows->row_block), kernels);
+  }
   for (std::int64_t first = 0; first < call.rows; first += rows)
     multiply(rows_of(call, first, std::min(rows, call.rows - first)), kernels);
   if (!call.also) return;

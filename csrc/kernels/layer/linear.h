@@ -1,23 +1,23 @@
 // Linear layers of a decoder on the CPU, each fused with the norm of its input and an epilogue of bias, activation,
-// scale, softcap and residual. Activations are float32; weights are float32, float16 or bfloat16.
+// scale, softcap and residual. Activations are float32; weights have one of the formats in formats.h.
 //
 // Every output is one sum over the inputs in order, by fused multiply-adds if the instruction set has them. So a row's
 // result depends neither on the other rows nor on the threads: a token gets the same logits alone, in a batch, among
 // drafts and in a prompt. Weights of 16 bits are widened exactly, and give the same bits as those weights in float32.
 //
-// On a processor with AMX, AMX may multiply bfloat16 weights. Activations are then split into two bfloat16 parts (17
-// bits), and numbers below 2^-126 count as 0. A row's result still depends on that row alone, but its last bits differ
-// from those of other processors.
+// bfloat16 weights may be multiplied by input rows that are rounded to bfloat16, or split into two bfloat16 parts (17
+// bits), by AMX, by AVX-512's pairs of bfloat16, or without either. A row's result still depends on that row alone. AMX
+// adds in another order than the others, so its last bits differ from theirs, and where such instructions multiply,
+// numbers below 2^-126 count as 0.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 
+#include "kernels/layer/formats.h"
 #include "kernels/logits.h"
 
 namespace weft {
-
-constexpr std::int64_t kPanel = 64;  // outputs of a panel
 
 // The numbers of functions in ops/activation.py. kSilu is x sigmoid(slope x), kReluSquared is max(x, 0)^2.
 enum class Function : int { kNone = 0, kSilu = 1, kGelu = 2, kGeluTanh = 3, kRelu = 4, kReluSquared = 5 };
@@ -28,17 +28,28 @@ struct Activation {
   float slope = 1, limit = std::numeric_limits<float>::infinity(), shift = 0;
 };
 
+// The weights of `outputs` outputs: panels of kPanel outputs, with any padding after the last. Panels of a dense format
+// are [inputs, kPanel]; those for bfloat16 activations are [ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16
+// outputs, 2], with zeros after the last input. Quantised panels are described in formats.h.
+struct Part {
+  const void *panels;
+  Format format;
+  std::int64_t outputs;
+};
+constexpr int kMaxParts = 4;
+
 // out[m, n] = cap(scale * activation(sum_i in[m, i] w[i, n] + bias[n])) + residual[m, n], where cap(y) is
 // softcap * tanh(y / softcap) if softcap > 0, else y.
 // Without `norm`, `in` is x. With `norm`, `in` is x / sqrt(mean(x^2) + eps) * norm.
-// `panels` holds w as [ceil(outputs / kPanel), inputs, kPanel], with any padding. If `tiled`, it holds w as
-// [ceil(outputs / kPanel), ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16 outputs, 2], with zeros after the
-// last input. With `gated`, w has `outputs` gate columns and `outputs` up columns, in alternating panels. If `also` is
-// not null, `out` is copied to it. With `live`, only the first *live rows are read and written.
+// If `also` is not null, `out` is copied to it. With `live`, only the first *live rows are read and written.
+//
+// The weights w are in parts, one below the other, which may have different formats. With `gated`, w has `outputs`
+// gates and then `outputs` ups: in one part, whose panels are gates and ups by turns, or in two.
 struct LinearCall {
   const float *x;
-  const void *panels;
-  DType dtype;            // of the panels
+  Part parts[kMaxParts];
+  int num_parts;
+  Activations activations;
   const float *bias;      // or null; with `gated` of the gates, then of the ups
   const float *norm;      // or null
   const float *residual;  // or null; may be `out`
@@ -49,15 +60,17 @@ struct LinearCall {
   bool gated;
   Activation activation;
   float scale = 1, softcap = 0;
-  bool tiled;  // for bfloat16 only, if has_tiles()
   int threads;
   const std::int64_t *live;  // or null
 };
 
 void linear_cpu(const LinearCall &call);
 
-// Whether `tiled` calls can run: this build, the processor and the chosen instruction set include AMX.
-bool has_tiles();
+// Whether this build, the processor and the chosen instruction set can multiply weights of `format` by `activations`.
+bool can_multiply(Format format, Activations activations);
+
+// Whether products with activations and weights in bfloat16 take less time than those with activations in float32.
+bool has_fast_bfloat16();
 
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * weight, plus added[r] if `added` is not null, for `rows` rows of `width`
 // floats, or with `live` the first *live rows.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/layer/linear.h"
+#include "kernels/layer/formats.h"
 
 namespace weft {
 namespace {

@@ -9,35 +9,20 @@
 
 namespace weft {
 
-// The input rows of a product. For AMX they are in groups of `group` rows, with each float split into bfloat16 parts
-// (`split`).
+// The input rows of a product. Kernels for rounded activations read them from `prepared`, in groups of `group` rows.
 struct Rows {
   const float *x;
   std::int64_t count, width, stride;
-  const std::uint16_t *split;
+  const char *prepared;  // or null
   std::int64_t group;
+  std::int64_t group_bytes;  // of `prepared`
 };
 
-constexpr std::int64_t kTileRows = 6, kAmxRowBlock = 48;  // rows of a block are a multiple, so that all tiles are full
+constexpr std::int64_t kTileRows = 6;      // rows of a block are a multiple, so that all tiles are full
 constexpr std::int64_t kMaxRowBlock = 96;  // a block's inputs stay in the cache while its panels are read
-constexpr std::int64_t kGroup = 8, kParts = 2, kGroupSums = kGroup * kParts * kPanel;
-constexpr std::int64_t kBlock = 32, kTile = 512;             // inputs of an AMX tile; its 16-bit elements
-constexpr std::int64_t kTilesOfBlock = kPanel / 16 * kTile;  // 16-bit elements of a panel for one block of inputs
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t group_of(std::int64_t rows) { return std::min(rows, kGroup); }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
-inline std::int64_t blocks_of(std::int64_t inputs) { return ceil_div(inputs, kBlock); }
-
-// The size of a split group in 16-bit elements; its layout is [blocks, kParts, group, kBlock].
-inline std::int64_t split_size(std::int64_t group, std::int64_t inputs) {
-  return blocks_of(inputs) * kParts * group * kBlock;
-}
-
-// The size of one panel of weights in elements.
-inline std::int64_t panel_size(std::int64_t inputs, bool tiled) {
-  return tiled ? blocks_of(inputs) * kTilesOfBlock : inputs * kPanel;
-}
 
 // Returns rows first .. first + count - 1. `first` is a multiple of the group's size.
 inline LinearCall rows_of(const LinearCall &call, std::int64_t first, std::int64_t count) {
@@ -52,7 +37,7 @@ inline Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
   Rows block = rows;
   block.count = count;
   block.x += first * rows.stride;
-  if (rows.split) block.split += first / rows.group * split_size(rows.group, rows.width);
+  if (rows.prepared) block.prepared += first / rows.group * rows.group_bytes;
   return block;
 }
 
@@ -62,28 +47,73 @@ inline std::int64_t even_block(std::int64_t rows, std::int64_t max_block, std::i
   return ceil_div(ceil_div(rows, ceil_div(rows, max_block)), unit) * unit;
 }
 
-// Multiplies rows by panels begin..end-1 of a call. `scratch` has panel_scratch() floats.
-using PanelFunction = void (*)(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin,
-                               std::int64_t end);
-struct AmxKernels {
-  PanelFunction multiply_panels;
-  // Splits groups begin..end-1 of the rows into bfloat16 parts.
-  void (*split_rows)(const Rows &rows, std::int64_t begin, std::int64_t end, std::uint16_t *split);
+// The epilogue of a panel: adds bias and residual to the kPanel sums of a row and stores the first `valid` of them.
+struct Epilogue {
+  float *out;
+  std::int64_t stride, valid;
+  const float *bias, *residual;  // or null
+  std::int64_t residual_row;
 };
 
-// The kernels for weights of a dtype and layout.
+// Rounds input rows for one kind of activations.
+struct RowKernel {
+  std::int64_t max_group;                                          // rows of a group
+  std::int64_t row_block;                                          // rows of a block are a multiple of this
+  std::int64_t (*bytes)(std::int64_t group, std::int64_t inputs);  // of a prepared group
+  // Prepares groups begin..end-1 of `rows`; group 0 goes to `to`.
+  void (*prepare)(const Rows &rows, std::int64_t begin, std::int64_t end, char *to);
+};
+
+// Multiplies rows by panels of one format.
+struct PanelKernel {
+  // `scratch` has memory for scratch() floats, and begins at a cache line.
+  void (*times)(const Rows &in, const void *panel, float *scratch, const Epilogue &out);
+  std::int64_t (*scratch)(std::int64_t rows, std::int64_t inputs);
+  std::int64_t speed;  // products in the time of one in float32
+};
+
+// The kernels of a call, by part.
 struct Kernels {
-  PanelFunction multiply_panels;
-  const AmxKernels *amx;  // or null
+  PanelKernel parts[kMaxParts];
+  const RowKernel *rows;  // null: rows are read as they are
 };
 
-Kernels kernels_for(DType dtype, bool tiled);
+Kernels kernels_of(const LinearCall &call);
 
-// The number of floats for gates, ups and partial sums of `rows` rows, and for a block of widened weights.
-std::int64_t panel_scratch(std::int64_t rows, std::int64_t inputs, const Kernels &kernels);
+// A panel of a call: `valid` outputs from `first` on.
+struct Panel {
+  std::int64_t first, valid;
+  const char *weights, *ups;  // `ups` only with gates
+  const PanelKernel *kernel, *ups_kernel;
+};
 
-// Rounds an address up to a cache line, because loading a vector that straddles two lines takes twice as long.
-// panel_scratch() has room for it.
-float *aligned(float *begin);
+// The number of a call's panels, and the panel of a number.
+std::int64_t count_panels(const LinearCall &call);
+Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t number);
+
+// Multiplies rows by a panel. `scratch` has panel_scratch() floats.
+void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
+
+// The number of floats for gates, ups and partial sums of `rows` rows.
+std::int64_t panel_scratch(std::int64_t rows, const LinearCall &call, const Kernels &kernels);
+
+// The work of a panel with `rows` rows, in the units of for_workers.
+std::int64_t panel_cost(std::int64_t rows, const LinearCall &call, const Kernels &kernels);
+
+// The rows of a call before they are prepared.
+Rows input_of(const LinearCall &call, const Kernels &kernels);
+
+// Returns the number of rows of a block, for the kernels of a call.
+std::int64_t row_block(std::int64_t rows, std::int64_t max_block, const Kernels &kernels);
+
+constexpr std::int64_t kLineBytes = 64;  // of the cache
+
+// Rounds an address up to a cache line, because loading a vector that straddles two lines takes twice as long. Memory
+// for it has kLineBytes more than is needed.
+template <class T>
+T *aligned(T *begin) {
+  constexpr std::uintptr_t kLine = kLineBytes;
+  return reinterpret_cast<T *>((reinterpret_cast<std::uintptr_t>(begin) + kLine - 1) / kLine * kLine);
+}
 
 }  // namespace weft

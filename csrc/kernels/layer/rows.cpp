@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/floats.h"
+#include "kernels/layer/blocks.h"
 #include "kernels/layer/linear.h"
 #include "kernels/layer/live.h"
 #include "support/instruction_set.h"
@@ -46,15 +47,20 @@ void embed_row(const EmbedCall &call, std::int64_t r, float *out) {
   const std::int64_t token = std::min(std::max<std::int64_t>(call.tokens[r], 0), call.vocab - 1),
                      at = token * call.width;
   const bool is_packed = call.layout != EmbedLayout::kRows;
-  if (call.layout == EmbedLayout::kTiles)
+  if (is_quantized(call.format) && is_packed)
+    widen_output(call.format, call.weight, token, call.width, out);
+  else if (is_quantized(call.format))
+    widen_row(call.format, static_cast<const char *>(call.weight) + token * row_bytes(call.format, call.width),
+              call.width, out);
+  else if (call.layout == EmbedLayout::kTiles)
     read_tiles(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kFloat16 && is_packed)
+  else if (call.format == Format::kFloat16 && is_packed)
     read_panels(static_cast<const Half *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kFloat16)
+  else if (call.format == Format::kFloat16)
     widen_halves(static_cast<const Half *>(call.weight) + at, out, call.width);
-  else if (call.dtype == DType::kBFloat16 && is_packed)
+  else if (call.format == Format::kBFloat16 && is_packed)
     read_panels(static_cast<const BFloat16 *>(call.weight), token, out, call.width);
-  else if (call.dtype == DType::kBFloat16)
+  else if (call.format == Format::kBFloat16)
     widen_bfloats(static_cast<const BFloat16 *>(call.weight) + at, out, call.width);
   else if (is_packed)
     read_panels(static_cast<const float *>(call.weight), token, out, call.width);

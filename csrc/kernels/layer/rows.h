@@ -4,17 +4,18 @@
 
 #include <cstdint>
 
-#include "kernels/logits.h"
+#include "kernels/layer/formats.h"
 
 namespace weft {
 
-// How a matrix of embeddings is stored: as rows, or as the panels or tiles of a linear layer that shares it (linear.h).
+// How a matrix of embeddings is stored: as rows, of blocks if it is quantised, or as the panels or tiles of a linear
+// layer that shares it (linear.h).
 enum class EmbedLayout { kRows, kPanels, kTiles };
 
 // out[r] = weight[tokens[r]] * scale, in float32. Ids outside [0, vocab) are clamped.
 struct EmbedCall {
   const void *weight;  // [vocab, width] in `layout`
-  DType dtype;         // tiles are bfloat16
+  Format format;       // tiles are bfloat16
   EmbedLayout layout;
   const std::int64_t *tokens;
   float *out;

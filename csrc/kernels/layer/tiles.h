@@ -1,23 +1,6 @@
 // The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
 // namespace. So there is no include guard.
 
-// A vector has the size of one register, because the compiler keeps larger ones in memory.
-#if WEFT_TARGET == 512
-constexpr int kLanes = 16;
-#elif WEFT_TARGET == 256
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
-
-typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
-
-WEFT_INLINE Lanes load(const float *from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof lanes);
-  return lanes;
-}
-
 // A register tile is up to kMaxTileRows rows by vectors_of(rows) vectors of a panel. Its sums and the weights fill the
 // registers, of which AVX-512 has 32 and the others 16. With fewer rows a tile has more vectors: a multiply-add waits
 // four cycles for the previous one of the same sum, so several independent sums are needed.
@@ -27,22 +10,6 @@ constexpr int vectors_of(int) { return 4; }
 #else
 constexpr int vectors_of(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 #endif
-
-WEFT_INLINE void store_epilogue(const Epilogue &epilogue, std::int64_t row, std::int64_t place, Lanes sums) {
-  float *out = epilogue.out + row * epilogue.stride + place;
-  const float *residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_row + place : nullptr;
-  const std::int64_t valid = epilogue.valid - place;
-  if (valid >= kLanes) {
-    if (epilogue.bias) sums += load(epilogue.bias + place);
-    if (residual) sums += load(residual);
-    std::memcpy(out, &sums, sizeof sums);
-    return;
-  }
-  for (std::int64_t n = 0; n < valid; ++n) {
-    const float value = epilogue.bias ? sums[n] + epilogue.bias[place + n] : sums[n];
-    out[n] = residual ? value + residual[n] : value;
-  }
-}
 
 WEFT_INLINE Lanes widened(const float *w) { return load(w); }
 
@@ -70,15 +37,6 @@ WEFT_INLINE Lanes widened(const W *w) {
   return lanes;
 }
 #endif
-
-// A block of inputs begin..end-1. All tiles of rows multiply this block before the next one, so only the first reads
-// its weights from memory. Meanwhile each tile prefetches its share of the next block's weights: `lines` cache lines
-// per input, from `share` on.
-struct Depth {
-  std::int64_t begin, end;
-  const char *share;  // or null
-  int lines;
-};
 
 // Multiplies kRows rows from `row` on by one block of inputs of a panel. `partial` [rows, kPanel] keeps the sums
 // between blocks; the last block applies the epilogue.
@@ -144,7 +102,8 @@ WEFT_INLINE void widen_weights(const W *from, std::int64_t count, float *to) {
 // block of inputs before the next, so that the weights are read from memory once. If there are many, weights of 16 bits
 // are widened once for all of them. After the sums of the rows, `partial` has memory for kDepthBlock widened inputs.
 template <class W>
-void times_panel(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
+void times_panel(const Rows &in, const void *weights, float *partial, const Epilogue &out) {
+  const W *panel = static_cast<const W *>(weights);
   const std::int64_t tiles = ceil_div(in.count, kMaxTileRows);
   if (tiles <= 1) return tile_of<W, kMaxTileRows>(in.count, in, panel, 0, {0, in.width, nullptr, 0}, partial, out);
   constexpr std::int64_t kLines = kPanel * sizeof(W) / 64;  // of one input
@@ -190,9 +149,8 @@ WEFT_INLINE void finish(const LinearCall &call, std::int64_t row, std::int64_t f
 // Applies `function` and what follows it to one panel of outputs. `gates` and `ups` are [rows, kPanel] each; `ups` is
 // null without gates.
 template <class F>
-WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups,
+WEFT_INLINE void activate(const LinearCall &call, const Panel &panel, const float *gates, const float *ups,
                           F function) {
-  const std::int64_t first = panel * kPanel, valid = std::min(kPanel, call.outputs - first);
   const float limit = call.activation.limit, shift = call.activation.shift;
   for (std::int64_t r = 0; r < call.rows; ++r, gates += kPanel) {
     float product[kPanel];
@@ -205,11 +163,11 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
     } else {
       for (std::int64_t n = 0; n < kPanel; ++n) product[n] = function(gates[n]);
     }
-    finish(call, r, first, valid, product);
+    finish(call, r, panel.first, panel.valid, product);
   }
 }
 
-WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const float *gates, const float *ups) {
+WEFT_INLINE void activate(const LinearCall &call, const Panel &panel, const float *gates, const float *ups) {
   const float slope = call.activation.slope;
   switch (call.activation.function) {
     case Function::kNone:
@@ -228,33 +186,18 @@ WEFT_INLINE void activate(const LinearCall &call, std::int64_t panel, const floa
   }
 }
 
-struct VectorTiles {
-  static constexpr bool kTiled = false;
-  template <class W>
-  static void times(const Rows &in, const W *panel, float *partial, const Epilogue &out) {
-    times_panel(in, panel, partial, out);
-  }
-};
-
-// `scratch` has memory for gates and ups, [rows, kPanel] each, and for the partial sums of `Tiles`.
-template <class W, class Tiles>
-void multiply_panels(const LinearCall &call, const Rows &in, float *scratch, std::int64_t begin, std::int64_t end) {
-  const W *panels = static_cast<const W *>(call.panels);
-  const std::int64_t size = panel_size(call.inputs, Tiles::kTiled);
+void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch) {
   const bool is_plain = call.activation.function == Function::kNone && call.scale == 1 && call.softcap <= 0;
+  if (is_plain && !call.gated) return panel.kernel->times(in, panel.weights, scratch, epilogue_of(call, panel));
   float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
-  for (std::int64_t panel = begin; panel < end; ++panel) {
-    if (call.gated) {
-      Tiles::times(in, panels + 2 * panel * size, sums, scratch_epilogue(call, panel, gates, 0));
-      Tiles::times(in, panels + (2 * panel + 1) * size, sums, scratch_epilogue(call, panel, ups, call.outputs));
-      activate(call, panel, gates, ups);
-    } else if (is_plain) {
-      Tiles::times(in, panels + panel * size, sums, epilogue_of(call, panel));
-    } else {
-      Tiles::times(in, panels + panel * size, sums, scratch_epilogue(call, panel, gates, 0));
-      activate(call, panel, gates, nullptr);
-    }
-  }
+  panel.kernel->times(in, panel.weights, sums, scratch_epilogue(call, panel, gates, 0));
+  if (call.gated) panel.ups_kernel->times(in, panel.ups, sums, scratch_epilogue(call, panel, ups, call.outputs));
+  activate(call, panel, gates, call.gated ? ups : nullptr);
+}
+
+// The floats that times_panel needs: sums of the rows, and a block of widened weights.
+std::int64_t scratch(std::int64_t rows, std::int64_t inputs) {
+  return rows * kPanel + std::min(inputs, kDepthBlock) * kPanel;
 }
 
 void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
@@ -286,6 +229,26 @@ void norm_rows(const NormCall &call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-const VectorKernels kVectorKernels = {
-    {multiply_panels<float, VectorTiles>, multiply_panels<Half, VectorTiles>, multiply_panels<BFloat16, VectorTiles>},
-    norm_rows};
+#include "kernels/layer/block_tiles.h"
+
+const VectorKernels kVectorKernels = {{{times_panel<float>, scratch, 1},
+                                       {times_panel<Half>, scratch, 1},
+                                       {times_panel<BFloat16>, scratch, 1},
+                                       kBlockKernel<Format::kQ4_0>,
+                                       kBlockKernel<Format::kQ4_1>,
+                                       kBlockKernel<Format::kQ5_0>,
+                                       kBlockKernel<Format::kQ5_1>,
+                                       kBlockKernel<Format::kQ8_0>,
+                                       kBlockKernel<Format::kQ4_K>,
+                                       kBlockKernel<Format::kQ5_K>,
+                                       kBlockKernel<Format::kQ6_K>,
+                                       kBlockKernel<Format::kIQ4_NL>,
+                                       kBlockKernel<Format::kMXFP4>,
+                                       kBlockKernel<Format::kInt4_32>,
+                                       kBlockKernel<Format::kInt4_64>,
+                                       kBlockKernel<Format::kInt4_128>,
+                                       kBlockKernel<Format::kInt8_32>,
+                                       kBlockKernel<Format::kInt8_128>,
+                                       kBlockKernel<Format::kFP8>},
+                                      multiply_panel,
+                                      norm_rows};

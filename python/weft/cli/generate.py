@@ -16,6 +16,7 @@ from weft.cli.inputs import check_output, choose_speculation, read_prompts
 from weft.cli.options import (
     ANY_LIBRARY,
     DEFAULT,
+    ActivationDtype,
     Device,
     Graphs,
     Guided,
@@ -37,6 +38,7 @@ def generate(
     model: o.Model = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    activations: o.Rounding = ActivationDtype.auto,
     kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     graphs: o.GraphKind = Graphs.one,
     host_tasks: o.TaskKind = HostTasks.callback,
@@ -87,6 +89,7 @@ def generate(
         max_batch=min(
             num_sequences, EngineConfig().max_batch
         ),  # a smaller cache of keys and values starts faster
+        activation_dtype=activations.value,
         graphs=graphs.value,
         host_tasks=host_tasks.value,
         grammar=grammar_backend.value,

@@ -68,8 +68,14 @@ def llguidance_line() -> str:
 def model_lines(path: Path, device: str) -> Iterator[str]:
     """Yield lines about the content of a model directory. Reads no weights."""
     from weft.client.model_facts import ModelFacts, fact_lines
+    from weft.models.stored import gguf_file
 
-    yield f"model directory: {path}"
+    packed = gguf_file(path)
+    yield (
+        f"model directory: {path}"
+        if packed is None
+        else f"model file: {packed}, with config and tokenizer in {path}"
+    )
     try:
         runtime = get(device)
         facts = ModelFacts.read(path, runtime.device)

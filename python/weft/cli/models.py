@@ -92,7 +92,7 @@ def listed() -> list[str]:
         "",
         "Get one with: weft models get NAME. Then -m NAME loads it.",
         "Others of the Hugging Face hub: weft models get ORG/NAME, then -m ORG/NAME.",
-        "Any Hugging Face directory is a model, too: -m DIR.",
+        "Any Hugging Face directory or GGUF file is a model, too: -m DIR, -m FILE.gguf.",
     ]
 
 
@@ -102,13 +102,16 @@ def indented(text: str) -> list[str]:
 
 
 def convert(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file with a Llama-like model.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="A GGUF file.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make the model directory.")],
     dtype: Annotated[
         str, typer.Option(metavar="NAME", help="Keep weights in float32, float16 or bfloat16.")
     ] = "bfloat16",
 ) -> None:
-    """Make a model directory from a GGUF file. Quantized weights are dequantized."""
+    """Make a model directory from a GGUF file. Quantized weights are dequantized.
+
+    weft runs GGUF files without this: -m FILE.gguf. Other programs may need a directory.
+    """
     if not file.is_file():
         raise InputError(
             f"{file}: {'is a directory; name a GGUF file' if file.is_dir() else 'there is no such file'}"
@@ -117,7 +120,7 @@ def convert(
         raise InputError(f"{directory}: is a file; name a directory that is still to be made")
     if directory.exists() and any(directory.iterdir()):
         raise InputError(f"{directory}: is not empty; name a directory that is still to be made")
-    from weft.models.gguf import gguf_to_directory
+    from weft.models.gguf.reading import gguf_to_directory
 
     gguf_to_directory(file, directory, dtype)
     typer.echo(f"made {directory}; try it: weft generate -m {directory} ...")

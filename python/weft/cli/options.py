@@ -17,6 +17,14 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
+class ActivationDtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16x2 = "bfloat16x2"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
 class OnLength(StrEnum):
     cut = "cut"
     close = "close"
@@ -97,16 +105,17 @@ Model = Annotated[
     _option(
         "--model",
         "-m",
-        metavar="NAME|DIR",
+        metavar="NAME|DIR|FILE",
         panel=MODEL,
-        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME). Default: weft-tiny.",
+        help="A Hugging Face directory, a GGUF file, or a name of `weft models` or of the hub (ORG/NAME). Default: "
+        "weft-tiny.",
     ),
 ]
 NamedModel = Annotated[
     str | None,
     typer.Argument(
-        metavar="NAME|DIR",
-        help="A Hugging Face directory, or a name of `weft models` or of the hub (ORG/NAME).",
+        metavar="NAME|DIR|FILE",
+        help="A Hugging Face directory, a GGUF file, or a name of `weft models` or of the hub (ORG/NAME).",
     ),
 ]
 """The same as an argument, for commands without other arguments."""
@@ -120,6 +129,14 @@ Dtype = Annotated[
         metavar="NAME",
         panel=MODEL,
         help="auto, float32, float16 or bfloat16; on a CPU, the dtype of the weights only.",
+    ),
+]
+Rounding = Annotated[
+    ActivationDtype,
+    _option(
+        "--activations",
+        panel=MODEL,
+        help="How products on a CPU round the rows that they read, see docs/precision.md; auto is the fastest way.",
     ),
 ]
 CacheDtype = Annotated[

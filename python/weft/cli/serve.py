@@ -13,7 +13,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided, HostTasks, KvCacheDtype
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, ActivationDtype, Device, Guided, HostTasks, KvCacheDtype
 from weft.core.extras import install_hint
 from weft.errors import InputError, InterfaceError, escaped
 
@@ -108,6 +108,7 @@ def serve(
     ] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
+    activations: o.Rounding = ActivationDtype.auto,
     kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     max_batch: Annotated[
         int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
@@ -151,13 +152,15 @@ def serve(
     from dataclasses import replace
 
     from weft.config import EngineConfig, Speculation
+    from weft.registry import MODEL_FILES
 
     # Flush at exit, so that the reason for the exit is the last line.
     # A check prints its own words about each fault.
     level = LogLevel.error if check else log_level
     context.call_on_close(logs.set_up(log_format.value, level.value).flush)
     found = faults.FaultList()
-    if check and config is None and model is not None and Path(model).is_file():
+    is_file = model is not None and Path(model).is_file() and Path(model).suffix not in MODEL_FILES
+    if check and config is None and model is not None and is_file:
         config, model = Path(model), None
     read = config_file.read_config(config, found) if config is not None else None
     own: dict[str, Any] = {
@@ -189,6 +192,7 @@ def serve(
         engine = EngineConfig(
             max_batch=max_batch,
             max_seq_len=max_seq_len,
+            activation_dtype=activations.value,
             host_tasks=host_tasks.value,
             untrusted_guides=not trust_guides,
             shares_slots=True,

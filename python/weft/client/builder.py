@@ -93,12 +93,13 @@ class ModelSource:
         assert self.config_json is not None
         return parse_config(self.config_json, f"{self.path}: config.json")[1]
 
-    def load(self, runtime: Runtime, dtype: str, max_seq_len: int) -> Model:
-        """Load the model onto the runtime's device, for texts of at most `max_seq_len` tokens."""
+    def load(self, runtime: Runtime, dtype: str, config: ResolvedConfig) -> Model:
+        """Load the model onto the runtime's device, for an engine with `config`."""
+        device, length, activations = runtime.device, config.max_seq_len, config.activation_dtype
         if self.tensors is None:
-            return load_model(self.path, runtime.device, dtype, max_seq_len)
+            return load_model(self.path, device, dtype, length, activation_dtype=activations)
         assert self.config_json is not None
-        return model_in_memory(self.tensors, self.config_json, runtime.device, dtype, self.path, max_seq_len)
+        return model_in_memory(self.tensors, self.config_json, device, dtype, self.path, length, activations)
 
     def text(self, vocab_size: int, max_seq_len: int | None) -> ModelText:
         """The model's tokenizer and vocabulary. Without a tokenizer, the end tokens are those of config.json or, if it
@@ -175,7 +176,7 @@ class BuiltEngine:
         parsed, num_drafts = source.model_config(), speculation.max_draft_tokens
         limit = parsed.max_position_embeddings
         config = settings.resolved(limit, num_drafts, runtime.device.type, parsed.has_states)
-        target = source.load(runtime, dtype, config.max_seq_len)
+        target = source.load(runtime, dtype, config)
         # The free memory is known only after all weights, the drafters' too, are loaded. Until then, use one page.
         is_sized_by_memory = settings.num_pages is None or config.is_sized_by_memory
         num_pages = 1 if is_sized_by_memory else config.num_pages

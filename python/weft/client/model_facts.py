@@ -52,8 +52,10 @@ class ModelFacts:
 
     @property
     def weight_dtypes(self) -> str:
-        """The dtypes of the matrices in memory."""
-        return " and ".join(sorted(str(each).removeprefix("torch.") for each in self.headers.matrix_dtypes))
+        """The formats and the dtypes of the matrices in memory."""
+        formats = sorted(each.name for each in self.headers.matrix_formats)
+        dtypes = sorted(str(each).removeprefix("torch.") for each in self.headers.matrix_dtypes)
+        return " and ".join([*formats, *dtypes])
 
     @property
     def weight_bytes(self) -> int:
@@ -122,9 +124,14 @@ def weights_line(facts: ModelFacts) -> str:
     """The number of parameters, and their bytes on the disk and in memory."""
     headers = facts.headers
     files = f"{headers.num_files} file{'s' if headers.num_files != 1 else ''}"
+    widened = ""
+    if headers.num_widened:
+        widened = (
+            f"; {headers.num_widened} quantised matrices take 16 bits, because their groups are in no order"
+        )
     return (
         f"weights: {headers.num_parameters / 1e6:,.0f} million parameters, {size_of(headers.stored_bytes)} in {files}; "
-        f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}"
+        f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}{widened}"
     )
 
 

@@ -14,6 +14,7 @@ from weft.core.names import ENGINE_HINTS, with_hints
 from weft.core.values import Checked, Count, OneOf, ValueKind, number, whole
 from weft.errors import InputError
 
+ActivationDtype = Literal["auto", "float32", "bfloat16x2", "bfloat16", "int8"]
 Graphs = Literal["one", "split", "none"]
 HostTasks = Literal["callback", "polling"]
 Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
@@ -219,6 +220,18 @@ class CacheConfig(Checked):
 @dataclass(frozen=True, kw_only=True)
 class ExecutionConfig(Checked):
     """Settings for how an iteration runs on the device, and which of its tensors requests may ask for."""
+
+    activation_dtype: ActivationDtype = "auto"
+    """How matrix products on a CPU round the rows that they read (`docs/precision.md`). Sums are float32. A matrix that
+    allows no such rounding is multiplied as with `"auto"`, and routers of experts read rows in float32.
+
+    - `"auto"`: as is fastest: `"int8"` for quantised weights, `"bfloat16"` for weights in bfloat16 on processors that
+      multiply bfloat16 faster than float32, and `"float32"` for others.
+    - `"float32"`: not at all.
+    - `"bfloat16x2"`: to two parts in bfloat16, 17 bits in all, for weights in bfloat16. Needs a processor with AMX.
+    - `"bfloat16"`: to bfloat16, for weights in bfloat16.
+    - `"int8"`: to int8, with a scale for each 32 numbers of a row, for quantised weights.
+    """
 
     overlap: Literal["auto"] | bool = "auto"
     """Whether to launch an iteration before the host has read the results of the previous one, so that the device

@@ -1,4 +1,5 @@
-"""Finds the directory of a model, by path, by a name in the catalogue, or by its name on the Hugging Face hub."""
+"""Finds the directory of a model, by path, by a name in the catalogue, or by its name on the Hugging Face hub. A GGUF
+file is a model, too: a directory in weft's cache stands for it."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from weft.config.catalog import CATALOG, PACKAGE_MODEL
 from weft.config.environ import cache_directory
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
+from weft.registry import MODEL_FILES, load
 
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 """The weights of a model directory: one file, or the index that names several."""
@@ -58,19 +60,25 @@ def weight_files(directory: Path) -> list[str]:
 
 
 def model_name(model: str | Path | None) -> str:
-    """Return the name of a model: its name in the catalogue or on the hub, or the name of its directory."""
+    """Return the name of a model: its name in the catalogue or on the hub, or the name of its directory or file."""
     path = model_directory(model)
+    if model is not None and Path(model).is_file():
+        return Path(model).stem
     return path.name if model is None or Path(model).is_dir() else str(model)
 
 
 def model_directory(model: str | Path | None) -> Path:
     """Return the directory of a model, given by path, by a name in the catalogue, or by a name of the Hugging Face hub
-    (ORG/NAME). None means the bundled model. A directory of that name in the working directory takes precedence. If
-    there is no directory, raises `ModelError`, which says how to get the model. Does not use the network.
+    (ORG/NAME). None means the bundled model. A directory of that name in the working directory takes precedence. For a
+    GGUF file, the result is a directory in weft's cache, which is made if it is missing. If there is no model, raises
+    `ModelError`, which says how to get it. Does not use the network.
     """
     path = package_model_path() if model is None else Path(model)
     if path.is_dir():
         return path
+    if path.suffix in MODEL_FILES and path.is_file():
+        made: Path = load("model files", path.suffix)(path)
+        return made
     name = str(model)
     if name == PACKAGE_MODEL:
         return package_model_path()
@@ -91,18 +99,18 @@ def model_directory(model: str | Path | None) -> Path:
 def _missing(path: Path, name: str) -> str:
     """Return the error message for a missing model directory."""
     names = [PACKAGE_MODEL, *CATALOG]
-    if path.suffix == ".gguf" and path.is_file():
-        return f"{path}: is a GGUF file; make a directory of it with: weft convert {path} DIR"
     if path.suffix == ".toml":
         return f"{path}: is not a model; a server takes a configuration by: weft serve --config {path}"
     if path.is_file():
-        return f"{path}: is a file; give the directory of a Hugging Face checkpoint"
+        return f"{path}: is a file; give a GGUF file (*.gguf), or the directory of a Hugging Face checkpoint"
     if HUB_NAME.fullmatch(name):
         return f"{path}: no such directory; to get a model of the Hugging Face hub: weft models get {name}"
     close = get_close_matches(name, names, n=1)
     if close:
         return f"{path}: no such directory; did you mean {close[0]!r}?"
+    if path.suffix in MODEL_FILES:
+        return f"{path}: there is no such file"
     return (
-        f"{path}: no such directory; give the directory of a Hugging Face checkpoint, the name of one on the hub "
-        f"(ORG/NAME), or one of {', '.join(map(repr, names))}"
+        f"{path}: no such directory; give the directory of a Hugging Face checkpoint, a GGUF file, the name of a "
+        f"checkpoint on the hub (ORG/NAME), or one of {', '.join(map(repr, names))}"
     )

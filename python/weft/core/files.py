@@ -23,7 +23,7 @@ def read_json(path: Path) -> dict[str, Any]:
         packed = next(path.parent.glob("*.gguf"), None)
         hint = "a model directory has config.json and safetensors"
         if packed is not None:
-            hint += f"; weft convert {packed} DIR makes one of the GGUF file"
+            hint += f"; or give the path of the GGUF file, {packed}"
         raise ModelError(f"{path}: there is no such file; {hint}")
     try:
         if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:

@@ -109,7 +109,7 @@ MODEL_HINTS = {
     "speculative_config": "give speculation=Speculation.eagle3(...) or another",
     "tensor_parallel_size": "one device runs a model",
     "enable_lora": "there are no adapters; merge one into its model",
-    "quantization": "weights are float32, float16 or bfloat16",
+    "quantization": "the checkpoint says how it is quantised",
     "trust_remote_code": "no code of a checkpoint is run",
     "model_path": "it is called model",
     "enforce_eager": 'it is graphs="none" of engine=EngineConfig(graphs="none")',

@@ -50,8 +50,8 @@ NO_VOCABULARY = (
 class Executor:
     """Serves many requests at once on its own thread, with TensorRT-LLM's Executor API.
 
-    - `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, a name in weft's
-      catalogue, or None (weft-tiny, the model inside the package). Type and config are optional.
+    - `Executor(model_path, model_type, executor_config)`: the model is a Hugging Face directory, a GGUF file, a name
+      in weft's catalogue, or None (weft-tiny, the model inside the package). Type and config are optional.
     - `Executor(engine_buffer, json_config_str, model_type, executor_config, managed_weights)`: the bytes of a
       safetensors file and the text of its config.json. `managed_weights` are further weights by name.
     - weft's extension for weights in memory: `model` is a dict of tensors under the names of a checkpoint, and

@@ -17,11 +17,11 @@ from torch import Tensor
 from weft.models.config import ModelConfig
 from weft.models.matrices import Matrices
 from weft.models.memory import LayerMemory, Pages
-from weft.models.mxfp4 import Mxfp4Tensor
 from weft.models.states import States
 from weft.ops.attention import KVLayer, Rows, Window
 from weft.ops.cached import as_bytes
 from weft.ops.linear import Linear
+from weft.ops.quantized import Matrix
 from weft.runtime.host_memory import lazy_zeros
 
 
@@ -166,12 +166,12 @@ class Hidden:
 
 class WeightSource(Protocol):
     """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
-    embeddings, whose dtype may be narrower than the model's, and which may be views of a file's pages: `Linear` copies
-    them. `take_matrices` returns projections of all experts that are one tensor, and `take_mxfp4` those that are stored
-    in MXFP4: their matrices are read one by one. `take` returns all other tensors, in the model's dtype, and
-    `take_float` in float32, not rounded. `take_all` returns all tensors as they are stored, on the CPU. `drop_all` lets
-    there be tensors that the model does not use: those whose names begin with `prefix`. `directory` names the source in
-    errors.
+    embeddings, which may be quantised, whose dtype may be narrower than the model's, and which may be views of a file's
+    pages: `Linear` copies them. `take_dense` returns those that must be numbers. `take_matrices` returns projections of
+    all experts that are one tensor: their matrices are read one by one. `take` returns all other tensors, in the
+    model's dtype, and `take_float` in float32, not rounded. `take_all` returns all tensors as they are stored, on the
+    CPU. `drop_all` lets there be tensors that the model does not use: those whose names begin with `prefix`.
+    `directory` names the source in errors.
 
     A model is built twice. The first time, its weights are on the device "meta" and have no contents, so that missing
     and wrong tensors are found before any is read."""
@@ -181,9 +181,9 @@ class WeightSource(Protocol):
 
     def take(self, name: str, *shape: int) -> Tensor: ...
     def take_float(self, name: str, *shape: int) -> Tensor: ...
-    def take_matrix(self, name: str, *shape: int) -> Tensor: ...
+    def take_matrix(self, name: str, *shape: int) -> Matrix: ...
+    def take_dense(self, name: str, *shape: int) -> Tensor: ...
     def take_matrices(self, name: str, *shape: int) -> Matrices: ...
-    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor: ...
     def take_all(self) -> dict[str, Tensor]: ...
     def drop_all(self, prefix: str) -> None: ...
     def __contains__(self, name: str) -> bool: ...
@@ -202,7 +202,7 @@ class Model(Protocol):
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         """Parse the contents of a config.json. `where` names the file in errors (`ModelError`)."""
 
-    embedding: Tensor | Linear
+    embedding: Matrix | Linear
     """The embedding matrix [V, H], or the output projection that shares it; see `weft.ops.rows.embed`."""
 
     def forward(

@@ -11,10 +11,13 @@ import torch
 from weft.errors import InputError, ModelError
 from weft.models.fields import Fields
 from weft.models.memory import LayerMemory, Pages
+from weft.models.quantized.method import Method
+from weft.models.quantized.parse import GENERAL, parse_quantization
 from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
 from weft.ops.cached import CACHED
+from weft.ops.formats import Activations
 from weft.ops.routing import Choice
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -23,9 +26,6 @@ MTP_KEY = "num_nextn_predict_layers"
 QWENS_MTP_KEY = "mtp_num_hidden_layers"
 MTP_KEYS = (MTP_KEY, QWENS_MTP_KEY)
 """The keys of the number of multi-token-prediction modules; the second one is Qwen3.5's."""
-
-MXFP4 = "mxfp4"
-"""A method of quantization (`weft.ops.mxfp4`)."""
 
 QWENS_FULL_LAYERS = 28
 """The default of `max_window_layers` in Qwen models."""
@@ -50,8 +50,7 @@ class MixtureConfig:
     `intermediate_size` is that of an expert. `dense_layers` have an MLP instead. The other fields are names in the
     checkpoint: `name` of the mixture, `router` in it, `shared` of the MLP that each token passes, its gate
     `shared_gate`, and `choice_bias` of the experts. Empty: there is none. `projections` are the names of an expert's
-    gate, up and down, or of two tensors that have all experts' gates above ups, and downs. `quantization` is the
-    method of the experts' weights in the checkpoint."""
+    gate, up and down, or of two tensors that have all experts' gates above ups, and downs."""
 
     num_experts: int
     intermediate_size: int
@@ -63,7 +62,6 @@ class MixtureConfig:
     shared: str = ""
     shared_gate: str = ""
     choice_bias: str = ""
-    quantization: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,9 +87,13 @@ class ModelConfig:
     dtype: of activations and logits, and on CUDA of the weights. The CPU computes in float32. Cached keys and values
         may have another one (`cache_dtype`).
     weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
+    quantization: how the checkpoint is quantised, if it is.
+    dequantizes: the caller asks for a dtype.
+    rounding: how products on a CPU round their input rows. None: as is fastest for a weight's format.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     has_narrow_weights: a matrix in memory has fewer bits than float32.
     max_seq_len: a bound of the texts that the model will read, if it is known.
+    keeps_formats: the checkpoint mixes formats, and each tensor keeps its own unless the caller asks for a dtype.
     """
 
     architecture: str
@@ -133,10 +135,14 @@ class ModelConfig:
     num_mtp_modules: int = 0
     dtype: torch.dtype = torch.float32
     weight_dtype: torch.dtype | None = None
+    quantization: Method | None = None
+    dequantizes: bool = False
+    rounding: Activations | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
     has_narrow_weights: bool = False
     max_seq_len: int | None = None
+    keeps_formats: bool = False
 
     @property
     def pages(self) -> Pages:
@@ -247,7 +253,7 @@ def parse_decoder(
     partial_rotary: bool = False,
     two_ropes: bool = False,
     config_class: type[ModelConfig] = ModelConfig,
-    quantizations: Sequence[str] = (),
+    quantizations: Sequence[str] = GENERAL,
     **traits: Any,
 ) -> ModelConfig:
     """Parse the config of a decoder. `traits` are fields of `config_class` that the architecture fixes; the others are
@@ -257,10 +263,10 @@ def parse_decoder(
     full_every: without `layer_types`, each layer of this number has no window; 0 if all have one.
     partial_rotary: `partial_rotary_factor`.
     two_ropes: layers with windows have a rotation of their own, which `parse_rope` reads.
-    quantizations: methods of quantized checkpoints that the architecture loads.
+    quantizations: the methods of quantised checkpoints that the architecture reads.
     """
     fields = Fields(data, where)
-    refuse_quantized(fields, quantizations)
+    quantization = parse_quantization(fields, quantizations)
     hidden_size, num_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     num_kv_heads = fields.integer("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -293,6 +299,8 @@ def parse_decoder(
         "windows": windows if any(windows) else (),
         "num_mtp_modules": next((fields.integer(key) for key in MTP_KEYS if data.get(key)), 0),
         "dtype": parse_dtype(fields),
+        "quantization": quantization,
+        "keeps_formats": quantization is not None,
         **traits,
     }
     if "rope" not in traits:
@@ -314,30 +322,6 @@ def _parse_ropes(
         for kind in {FULL, *kinds}
     }
     return {"rope": ropes[FULL], "ropes": tuple(ropes[kind] for kind in kinds)}
-
-
-UNKNOWN = "unknown"
-"""The method of a quantized checkpoint whose config does not name it."""
-
-
-def quantization(fields: Fields) -> str:
-    """The method of a quantized checkpoint, "" for others."""
-    settings = fields.data.get("quantization_config")
-    if settings is None:
-        return ""
-    method = settings.get("quant_method") if isinstance(settings, dict) else None
-    return method if isinstance(method, str) and method else UNKNOWN
-
-
-def refuse_quantized(fields: Fields, allowed: Sequence[str] = ()) -> None:
-    """Raise `ModelError` for the config of a quantized checkpoint, unless `allowed` has its method."""
-    method = quantization(fields)
-    if method and method not in allowed:
-        named = "is there" if method == UNKNOWN else f"says {method!r}"
-        raise fields.error(
-            "quantization_config",
-            f"{named}: quantised checkpoints are not supported; use the original one, in bfloat16",
-        )
 
 
 def fit_target(

@@ -23,7 +23,7 @@ from weft.models.outputs import mark_output, mark_top_logits, wants_output
 from weft.models.residual import Residual
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
-from weft.ops.rows import copy_rows_, embed
+from weft.ops.rows import copy_rows_, embed, embeddable
 
 
 class Decoder:
@@ -41,12 +41,14 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
         shape = (config.vocab_size, config.hidden_size)
-        self.embedding: Tensor | Linear = weights.take_matrix("model.embed_tokens.weight", *shape)
-        self.device = self.embedding.device
+        embedding = weights.take_matrix("model.embed_tokens.weight", *shape)
+        self.device = embedding.device
         output = partial(Linear, scale=config.logit_scale, softcap=config.logit_softcap)
         if config.tie_word_embeddings:
             # Before the layers: while the largest matrix is packed, little else is in memory.
-            self.head = self.embedding = output(self.embedding)
+            self.head = output(embedding)
+        self.embedding = self.head if config.tie_word_embeddings else embeddable(embedding)
+        del embedding  # which may have been converted, too
         rotary = rotary_tables(config, self.device)
         self.layers = [
             self.make_layer(config, weights, f"model.layers.{i}.", i, rotary[i])

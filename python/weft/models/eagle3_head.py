@@ -22,7 +22,9 @@ from weft.models.layers import MLP, Attention, norms
 from weft.models.weights import META, Checkpoint
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear, Norm
-from weft.ops.rows import join_norms
+from weft.ops.packing import PackingThreads
+from weft.ops.quantized import Matrix
+from weft.ops.rows import embeddable, join_norms
 
 
 class Eagle3Head:
@@ -48,12 +50,12 @@ class Eagle3Head:
         self.device = weights.device
         self.d2t = _take_d2t(weights, start, config.draft_vocab_size, layer.vocab_size)
         self._target = target
-        self._embedding = target.embedding
+        self._embedding: Matrix | Linear = target.embedding
         self._head: Linear | None = None
-        own_embedding: Tensor | None = None
+        own_embedding: Matrix | None = None
         if f"{start}embed_tokens.weight" in weights or hidden != config.target_hidden_size:
             own_embedding = weights.take_matrix(f"{start}embed_tokens.weight", layer.vocab_size, hidden)
-            self._embedding = own_embedding
+            self._embedding = embeddable(own_embedding)
         is_whole = config.draft_vocab_size == layer.vocab_size and "lm_head.weight" not in weights
         if is_whole and own_embedding is not None and layer.tie_word_embeddings:
             self._head = self._embedding = Linear(own_embedding)
@@ -79,7 +81,11 @@ class Eagle3Head:
         where = directory / "config.json"
         config = parse_eagle3(read_json(where), target.config, str(where))
         for device in (META, target.device):  # the headers first
-            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+            with (
+                torch.inference_mode(),
+                Checkpoint(directory, target.config, device) as weights,
+                PackingThreads(target.config.rounding),
+            ):
                 head = cls(config, weights, target)
                 weights.finish()
         return head

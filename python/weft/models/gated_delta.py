@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
 from weft.models.layers import LayerViews
@@ -17,6 +15,7 @@ from weft.models.residual import Residual
 from weft.ops.attention import Rows
 from weft.ops.gates import gated_norm
 from weft.ops.linear import Linear, Norm
+from weft.ops.quantized import Matrix
 from weft.ops.recurrence import DeltaGates, convolve, recur
 
 
@@ -42,7 +41,7 @@ class GatedDelta:
         weights: WeightSource,
         prefix: str,
         memory: LayerMemory,
-        projections: Sequence[Tensor],
+        projections: Sequence[Matrix],
     ) -> None:
         assert memory.state is not None
         (convolution,), (recurrence,) = memory.state.convolutions, memory.state.recurrences

@@ -1,21 +1,27 @@
 """GPT-OSS: mixtures of experts with biases, attention windows in every other layer, and sink logits.
 
-Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4.
+Checkpoints have the experts' weights in 16 bits, or as published, in MXFP4. GGUF files have the projections of an
+expert apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from weft.models.base import WeightSource
-from weft.models.config import MXFP4, MixtureConfig, ModelConfig, quantization
+from weft.models.config import MixtureConfig, ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.layers import FeedForward
 from weft.models.matrices import Matrices
-from weft.models.mixture import Projections, make_mixture, make_router
+from weft.models.mixture import Projections, make_mixture, make_router, separate_experts
+from weft.models.quantized.parse import KEY, MXFP4
 from weft.ops.activation import Activation, Function
+from weft.ops.quantized import Matrix
 from weft.ops.routing import Choice, Scores
 
 ROPE = {
@@ -27,9 +33,6 @@ ROPE = {
     "original_max_position_embeddings": 4096,
 }
 """The scaling of a config without one."""
-
-IN_16_BITS = {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}
-"""The modules of a checkpoint in MXFP4 that are not in it."""
 
 
 class GptOss(Decoder):
@@ -55,28 +58,19 @@ class GptOss(Decoder):
     def parse_config(cls, data: Mapping[str, Any], where: str) -> ModelConfig:
         if not (data.get("rope_parameters") or data.get("rope_scaling")):
             data = {**data, "rope_parameters": ROPE}
-        if quantization(Fields(data, where)) == MXFP4 and not (data.get("dtype") or data.get("torch_dtype")):
+        if data.get(KEY) is not None and not (data.get("dtype") or data.get("torch_dtype")):
             data = {**data, "dtype": "bfloat16"}
         return super().parse_config(data, where)
 
     @classmethod
     def parse_switches(cls, fields: Fields) -> dict[str, Any]:
         fields.must_be("hidden_act", "silu")
-        method = quantization(fields)
-        if method == MXFP4:
-            named = fields.data["quantization_config"].get("modules_to_not_convert")
-            if named is not None and (not isinstance(named, list) or {*named} != IN_16_BITS):
-                raise fields.error(
-                    "quantization_config",
-                    f"has modules_to_not_convert {named!r}; weft loads checkpoints with only experts in MXFP4",
-                )
         mixture = MixtureConfig(
             fields.integer("num_local_experts", 128),
             fields.integer("intermediate_size"),
             Choice(fields.integer("num_experts_per_tok", 4), Scores.TOP_SOFTMAX),
             router="router",
             projections=("experts.gate_up_proj", "experts.down_proj"),
-            quantization=method,
         )
         activation = Activation(
             Function.SILU,
@@ -92,27 +86,34 @@ class GptOss(Decoder):
         assert mixture is not None
         hidden, inner, count = config.hidden_size, mixture.intermediate_size, mixture.num_experts
         router = make_router(
-            [weights.take_matrix(f"{prefix}router.weight", count, hidden)],
+            [weights.take_dense(f"{prefix}router.weight", count, hidden)],
             weights.take(f"{prefix}router.bias", count),
         )
         name_of_up, name_of_down = (f"{prefix}{name}" for name in mixture.projections)
-        up_bias = weights.take(f"{name_of_up}_bias", count, 2 * inner)
         down_bias = weights.take(f"{name_of_down}_bias", count, hidden)
-        load = _from_mxfp4 if mixture.quantization == MXFP4 else _from_floats
+        if f"{prefix}experts.gate_proj_bias" in weights:  # GGUF
+            apart = replace(mixture, projections=APART)
+            gates, ups = (weights.take(f"{prefix}experts.{name}_bias", count, inner) for name in APART[:2])
+            parts = separate_experts(config, apart, weights, prefix)
+            return make_mixture(config, mixture, router, parts, biases=(gates, ups, down_bias))
+        up_bias = weights.take(f"{name_of_up}_bias", count, 2 * inner)
+        load = _from_floats if config.quantization is None else _from_blocks
         parts = load(weights, name_of_up, name_of_down, (count, hidden, inner))
         biases = up_bias[:, ::2], up_bias[:, 1::2], down_bias
         return make_mixture(config, mixture, router, parts, biases=biases)
 
 
+APART = ("gate_proj", "up_proj", "down_proj")
+"""The projections of experts that a GGUF file stores apart."""
 GATES, UPS = slice(0, None, 2), slice(1, None, 2)
 """The outputs of an expert's first projection: gates and ups alternate."""
 
 
-def _from_mxfp4(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
+def _from_blocks(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
     """The projections of all experts. `sizes` are their number, the hidden size, and that of an expert."""
     count, hidden, inner = sizes
-    both = weights.take_mxfp4(up, count, 2 * inner, hidden)
-    return both.matrices(GATES), both.matrices(UPS), weights.take_mxfp4(down, count, hidden, inner).matrices()
+    gates, ups = weights.take_matrices(up, count, 2 * inner, hidden).split(GATES, UPS)
+    return gates, ups, weights.take_matrices(down, count, hidden, inner)
 
 
 def _from_floats(weights: WeightSource, up: str, down: str, sizes: tuple[int, int, int]) -> Projections:
@@ -120,5 +121,11 @@ def _from_floats(weights: WeightSource, up: str, down: str, sizes: tuple[int, in
     count, hidden, inner = sizes
     stored_ups = weights.take_matrices(up, count, hidden, 2 * inner)
     stored_downs = weights.take_matrices(down, count, inner, hidden)
-    gates, ups = Matrices(count, lambda expert: stored_ups[expert].t().contiguous()).split(GATES, UPS)
-    return gates, ups, Matrices(count, lambda expert: stored_downs[expert].t())
+
+    def transposed(matrix: Matrix) -> Tensor:
+        assert isinstance(matrix, Tensor)
+        return matrix.t()
+
+    both = Matrices(count, lambda expert: transposed(stored_ups[expert]).contiguous())
+    gates, ups = both.split(GATES, UPS)
+    return gates, ups, Matrices(count, lambda expert: transposed(stored_downs[expert]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import disk_usage
@@ -16,12 +16,14 @@ from typing import Any
 from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory, weight_files
 from weft.core.files import MAX_JSON_BYTES, read_json
 from weft.errors import ModelError, escaped
+from weft.models.quantized.parse import APART
 from weft.models.weights import parse_config
 
 Say = Callable[[str], object]
 TIMEOUT_S = 10.0
 CONFIG = "config.json"
 SMALL_FILES = (
+    APART,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -54,7 +56,7 @@ def get_from_hub(name: str, say: Say) -> Path:
         return directory
     sizes = _files(name)
     if CONFIG not in sizes:
-        raise ModelError(f"{name}: the repository has no {CONFIG}, and so no model that weft can load")
+        raise ModelError(f"{name}: the repository has no {CONFIG}{_advice(name, sizes)}")
     small = [file for file in sizes if file in SMALL_FILES or OTHER_FILES.fullmatch(file)]
     for file in (CONFIG, *small):
         if sizes[file] > MAX_JSON_BYTES:
@@ -64,7 +66,7 @@ def get_from_hub(name: str, say: Say) -> Path:
     config = _download(name, CONFIG)
     parse_config(read_json(config), f"{name}: {CONFIG}")
     if WEIGHTS not in sizes and WEIGHTS_INDEX not in sizes:
-        raise ModelError(f"{name}: the repository has no {WEIGHTS}; weft reads weights of that format only")
+        raise ModelError(f"{name}: the repository has no {WEIGHTS}{_advice(name, sizes)}")
     directory, commit = config.parent, config.parent.name  # the other files are those of the same commit
     for file in small:
         _download(name, file, commit)
@@ -78,6 +80,14 @@ def get_from_hub(name: str, say: Say) -> Path:
     for file in missing:
         _download(name, file, commit, has_bar=True)
     return directory
+
+
+def _advice(name: str, files: Iterable[str]) -> str:
+    """The end of the message for a repository without a checkpoint."""
+    packed = next((file for file in files if file.endswith(".gguf")), None)
+    if packed is None:
+        return ", and so no model that weft can load"
+    return f"; to use a GGUF file of it, run: hf download {name} {packed}, and give weft the path that this prints"
 
 
 def _files(name: str) -> dict[str, int]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from weft.models.base import WeightSource
@@ -18,6 +17,7 @@ from weft.models.config import ModelConfig
 from weft.models.decoder import Decoder
 from weft.models.fields import Fields
 from weft.models.layers import LayerViews, Mixer, pairs
+from weft.models.matrices import AnyMatrix, joined
 from weft.models.memory import Pages
 from weft.models.residual import Residual
 from weft.models.rope import rope_key, yarn_growth
@@ -59,7 +59,7 @@ class LatentAttention:
         plain, rotated, latent = config.plain_size, config.head_dim, config.latent_size
         head = plain + rotated
 
-        def paired(weight: Tensor, plain: int) -> Tensor:
+        def paired(weight: AnyMatrix, plain: int) -> AnyMatrix:
             return weight if config.adjacent_pairs else _paired(weight, plain, rotated)
 
         def norm(name: str, size: int) -> Norm:
@@ -83,7 +83,8 @@ class LatentAttention:
             biases = [first_bias, kv_bias]
         self.down = Linear([first, paired(kv_down, latent)], biases)
         size = plain + config.value_size
-        kv_up = weights.take_matrix(f"{prefix}kv_b_proj.weight", heads * size, latent).view(
+        # Heads multiply by parts of it on both sides, so it has to be numbers.
+        kv_up = weights.take_dense(f"{prefix}kv_b_proj.weight", heads * size, latent).view(
             heads, size, latent
         )
         self.queries = LatentQueries(q_up, kv_up[:, :plain], q_norm, norm("kv_a_layernorm", latent), rotated)
@@ -153,11 +154,13 @@ def _growth(fields: Fields) -> float:
     return yarn_growth(scaling.number("factor"), scaling.number("mscale_all_dim"))
 
 
-def _paired(weight: Tensor, plain: int, rotated: int) -> Tensor:
+def _paired(weight: AnyMatrix, plain: int, rotated: int) -> AnyMatrix:
     """Reorder the last `rotated` of each `plain + rotated` rows, so that adjacent ones are rotated. Keeps the shape of
     `weight`."""
     if weight.is_meta:  # torch would import its compiler to concatenate
         return weight
     heads = weight.unflatten(0, (-1, plain + rotated))
     first, last = heads.split((plain, rotated), 1)
-    return torch.cat([first, pairs(last, rotated // 2).reshape(last.shape)], 1).view(weight.shape)
+    last = pairs(last, rotated // 2).reshape(*last.shape)
+    whole: AnyMatrix = joined(first, last, 1).view(*weight.shape)
+    return whole

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from weft.models.base import WeightSource
 from weft.models.config import ModelConfig
+from weft.models.matrices import AnyMatrix, joined
 from weft.models.residual import Residual
 from weft.models.states import LayerStates
 from weft.ops.attention import Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear, Norm
+from weft.ops.quantized import Matrix
 
 
 class LayerViews(NamedTuple):
@@ -110,7 +112,8 @@ class MLP:
         hidden, inner = config.hidden_size, inner or config.intermediate_size
         names = ["gate_proj", "up_proj"] if config.gated_mlp else ["up_proj"]
         if config.fused_gate_up and config.gated_mlp:
-            halves = list(weights.take_matrix(f"{prefix}gate_up_proj.weight", 2 * inner, hidden).chunk(2))
+            both = weights.take_matrix(f"{prefix}gate_up_proj.weight", 2 * inner, hidden)
+            halves: list[Matrix] = [*both.chunk(2)]
         else:
             halves = [weights.take_matrix(f"{prefix}{name}.weight", inner, hidden) for name in names]
         biases = [weights.take(f"{prefix}{name}.bias", inner) for name in names] if config.mlp_bias else None
@@ -165,31 +168,31 @@ def norm_weight(config: ModelConfig, weights: WeightSource, name: str, size: int
     return weight.float() + config.norm_offset
 
 
-def pairs(heads: Tensor, num_pairs: int) -> Tensor:
+def pairs(heads: AnyMatrix, num_pairs: int) -> AnyMatrix:
     """Reorder the elements of heads [H, D, ...], so that adjacent ones are rotated: (i, i + R) of a head become (2i,
     2i + 1) for its R = `num_pairs` rotated pairs. The result has the same number of rows, in two or three leading
     dimensions."""
     size = heads.shape[1]
     if 2 * num_pairs == size:  # a view: nothing is copied
-        view: Tensor = heads.unflatten(1, (2, num_pairs)).transpose(1, 2)
+        view: AnyMatrix = heads.unflatten(1, (2, num_pairs)).transpose(1, 2)
         return view
     if num_pairs == 0 or heads.is_meta:  # torch would import its compiler to concatenate
         return heads
-    rotated = heads[:, : 2 * num_pairs].unflatten(1, (2, num_pairs)).transpose(1, 2).flatten(1, 2)
-    return torch.cat([rotated, heads[:, 2 * num_pairs :]], 1)
+    rotated: AnyMatrix = heads[:, : 2 * num_pairs].unflatten(1, (2, num_pairs)).transpose(1, 2).flatten(1, 2)
+    return joined(rotated, heads[:, 2 * num_pairs :], 1)
 
 
 def _projections(
     config: ModelConfig,
-    take: Callable[..., Tensor],
+    take: Callable[..., AnyMatrix],
     prefix: str,
     kind: str,
     shape: tuple[int, ...],
     num_pairs: int,
-) -> list[Tensor]:
+) -> list[AnyMatrix]:
     """The weights or biases of queries, keys, values and gates."""
     dim, heads, kv_heads = config.head_dim, config.num_heads, config.num_kv_heads
-    gates: list[Tensor] = []
+    gates: list[AnyMatrix] = []
     if config.fused_qkv:
         fused = take(f"{prefix}qkv_proj.{kind}", (heads + 2 * kv_heads) * dim, *shape)
         q, k, v = fused.split([heads * dim, kv_heads * dim, kv_heads * dim])

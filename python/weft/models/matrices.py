@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import overload
+from typing import TypeVar, overload
 
+import torch
 from torch import Tensor
 
+from weft.ops.quantized import Matrix, Quantized
 
-class Matrices(Sequence[Tensor]):
+AnyMatrix = TypeVar("AnyMatrix", Tensor, Matrix)
+"""The type of a matrix that a function keeps."""
+
+
+def joined(first: AnyMatrix, second: AnyMatrix, dim: int) -> AnyMatrix:
+    """Concatenate two parts of a matrix along a leading dimension."""
+    if isinstance(first, Quantized) and isinstance(second, Quantized):
+        return Quantized.cat([first, second], dim)
+    assert isinstance(first, Tensor) and isinstance(second, Tensor)
+    return torch.cat([first, second], dim)
+
+
+class Matrices(Sequence[Matrix]):
     """Matrices of which each is read when it is needed, by its index: a model's experts need not be in memory twice."""
 
-    def __init__(self, count: int, read: Callable[[int], Tensor]) -> None:
+    def __init__(self, count: int, read: Callable[[int], Matrix]) -> None:
         self.size, self.read = count, read
 
     def __len__(self) -> int:
@@ -29,10 +43,10 @@ class Matrices(Sequence[Tensor]):
         return [part(each) for each in rows]
 
     @overload
-    def __getitem__(self, index: int) -> Tensor: ...
+    def __getitem__(self, index: int) -> Matrix: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Tensor]: ...
-    def __getitem__(self, index: int | slice) -> Tensor | Sequence[Tensor]:
+    def __getitem__(self, index: slice) -> Sequence[Matrix]: ...
+    def __getitem__(self, index: int | slice) -> Matrix | Sequence[Matrix]:
         if isinstance(index, slice):
             return [self.read(i) for i in range(*index.indices(self.size))]
         if not 0 <= index < self.size:

@@ -28,6 +28,8 @@ from weft.models.residual import Residual
 from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
+from weft.ops.packing import PackingThreads
+from weft.ops.quantized import Matrix
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
 
@@ -49,10 +51,11 @@ class MtpModule:
         norm = norms(config, weights, prefix)
         self.embedding_norm = norm(layout.embedding_norm)
         self.hidden_norm = norm(layout.hidden_norm)
-        projection = weights.take_matrix(f"{prefix}{layout.projection}.weight", hidden, 2 * hidden)
-        if not layout.embedding_first:
-            projection = projection.roll(hidden, 1)  # swap the halves: `join_norms` puts the embedding first
-        self.projection = Linear(projection)
+        name = f"{prefix}{layout.projection}.weight"
+        if layout.embedding_first:
+            self.projection = Linear(weights.take_matrix(name, hidden, 2 * hidden))
+        else:  # swap the halves: `join_norms` puts the embedding first
+            self.projection = Linear(weights.take_dense(name, hidden, 2 * hidden).roll(hidden, 1))
         self.layer = make_layer()
         self.output_norm = norm(layout.output_norm)
         self.gives_normed = layout.reads_normed
@@ -61,7 +64,7 @@ class MtpModule:
 
     def __call__(
         self,
-        embedding: Tensor | Linear,
+        embedding: Matrix | Linear,
         tokens: Tensor,
         hidden: Tensor,
         rows: Rows,
@@ -116,7 +119,11 @@ class MtpModules:
         where = str(directory / "config.json")
         data = read_json(directory / "config.json")
         for device in (META, target.device):  # the headers first
-            with torch.inference_mode(), Checkpoint(directory, target.config, device) as weights:
+            with (
+                torch.inference_mode(),
+                Checkpoint(directory, target.config, device) as weights,
+                PackingThreads(target.config.rounding),
+            ):
                 layout = _layout(weights, target.config.num_layers)
                 is_apart = layout is APART
                 family, config = _apart_config(data, where) if is_apart else read_config(directory)

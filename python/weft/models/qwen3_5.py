@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from weft.models.base import WeightSource
 from weft.models.config import MTP_KEY, QWENS_MTP_KEY, ModelConfig
 from weft.models.fields import Fields
@@ -14,6 +12,7 @@ from weft.models.memory import Recurrence
 from weft.models.mixture_config import qwen_mixture
 from weft.models.qwen3_next import Qwen3Next, parse_memories
 from weft.models.text import KEY, TextWeights, text_config
+from weft.ops.quantized import Matrix
 
 
 class Qwen35(Qwen3Next):
@@ -48,7 +47,7 @@ class Qwen35(Qwen3Next):
     @classmethod
     def take_projections(
         cls, hidden: int, weights: WeightSource, prefix: str, sizes: Recurrence
-    ) -> Sequence[Tensor]:
+    ) -> Sequence[Matrix]:
         heads, values = sizes.num_heads, sizes.num_heads * sizes.value_size
         rows = {
             "in_proj_qkv": 2 * sizes.num_key_heads * sizes.key_size + values,

@@ -16,6 +16,7 @@ from weft.models.layers import Mixer
 from weft.models.memory import LayerMemory, Pages, Recurrence
 from weft.models.mixture_config import qwen_mixture
 from weft.models.rope import FULL
+from weft.ops.quantized import Matrix
 
 LINEAR = "linear_attention"
 """The kind of layers with the gated delta rule, as `layer_types` names it."""
@@ -68,14 +69,14 @@ class Qwen3Next(Decoder):
     @classmethod
     def take_projections(
         cls, hidden: int, weights: WeightSource, prefix: str, sizes: Recurrence
-    ) -> Sequence[Tensor]:
+    ) -> Sequence[Matrix]:
         """Take the weights of a recurrent layer's projections, in the order of `GatedDelta`."""
         groups, heads = sizes.num_key_heads, sizes.num_heads
         values = heads // groups * sizes.value_size
         shares = [sizes.key_size, sizes.key_size, values, values]
         # Each key head is followed by the value heads that it serves.
         fused = weights.take_matrix(f"{prefix}in_proj_qkvz.weight", groups * sum(shares), hidden)
-        gates = weights.take_matrix(f"{prefix}in_proj_ba.weight", 2 * heads, hidden)
+        gates = weights.take_dense(f"{prefix}in_proj_ba.weight", 2 * heads, hidden)
         beta, decay = gates.view(groups, 2, heads // groups, hidden).unbind(1)
         return [*fused.view(groups, sum(shares), hidden).split(shares, 1), beta, decay]
 

@@ -1,4 +1,4 @@
-"""The tensors in a directory's safetensors files: their headers, and their bytes by memory map.
+"""The tensors in a directory's safetensors files, or in its GGUF file: their headers, and their bytes by memory map.
 
 Packing copies a tensor from the file's pages to its final layout, so no other copy is in memory. A thread asks the
 system to read the tensors that follow, in the order in which the model takes them, so that reading and packing overlap.
@@ -22,10 +22,14 @@ from torch import Tensor
 
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
-from weft.models.mxfp4 import BLOCKS, SCALES
+from weft.models.fields import Fields
+from weft.models.gguf.header import read_header
+from weft.models.gguf.names import placed
+from weft.models.quantized.method import Method
+from weft.models.quantized.parse import METHODS, parse_quantization, read_model_config
 from weft.runtime.host_memory import MAP_NORESERVE
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX, SINGLE, GGUF = "model.safetensors.index.json", "model.safetensors", "model.gguf"
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -37,8 +41,12 @@ DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
-"""The dtypes that weft reads, by their names in safetensors. Those of quantized weights are not among them."""
+"""The dtypes that weft reads, by their names in safetensors."""
+ONLY_QUANTIZED = ("F8_E4M3", "F8_E8M0")
+"""The dtypes of tensors that have a meaning only with others."""
 AROUND = 1 << 16
 """The bytes that the system maps at once when a process touches a page of a file."""
 BYTES_AHEAD = 256 << 20
@@ -47,7 +55,8 @@ BYTES_AHEAD = 256 << 20
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in a file: its dtype as safetensors names it, its shape, and the place of its bytes in the file."""
+    """A tensor in a file: its dtype as safetensors or GGUF names it, its shape in numbers, and the place of its bytes
+    in the file."""
 
     path: Path
     dtype: str
@@ -61,8 +70,11 @@ class Stored:
 
 
 def stored_tensors(directory: Path) -> dict[str, Stored]:
-    """The tensors of `model.safetensors`, or of the files in its index, by name. Reads only headers. Raises
-    `ModelError` for files that are missing or damaged."""
+    """The tensors of `model.safetensors`, of the files in its index, or of the GGUF file, by name. Reads only headers.
+    Raises `ModelError` for files that are missing or damaged."""
+    packed = gguf_file(directory)
+    if packed is not None:
+        return gguf_tensors(packed)
     index, single = directory / INDEX, directory / SINGLE
     if index.exists():
         places = read_json(index).get("weight_map")
@@ -83,24 +95,47 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
         raise ModelError(
             f"{directory}: has weights only as .bin, which weft does not read; convert to safetensors"
         )
-    raise ModelError(f"{directory}: has neither {SINGLE} nor {INDEX}")
+    raise ModelError(f"{directory}: has neither {SINGLE} nor {INDEX}, nor a GGUF file")
+
+
+def gguf_file(directory: Path) -> Path | None:
+    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. Instead of
+    the directory, the path may be the file itself. Raises `ModelError` if several files could hold the weights."""
+    if directory.suffix == ".gguf" and directory.is_file():
+        return directory
+    if any((directory / name).exists() for name in (INDEX, SINGLE)):
+        return None
+    # Beside a model of text, a file of this name holds the encoder of its images.
+    found = [path for path in sorted(directory.glob("*.gguf")) if not path.name.startswith("mmproj")]
+    if len(found) > 1:
+        raise ModelError(f"{directory}: has {len(found)} GGUF files; give the path of one")
+    return found[0].resolve() if found else None
+
+
+def gguf_tensors(file: Path) -> dict[str, Stored]:
+    """The tensors of a GGUF file by their names in a checkpoint. Raises `ModelError`."""
+    tensors: dict[str, Stored] = {}
+    for name, kind, shape, begin, end in placed(read_header(file)):
+        if name in tensors:
+            raise ModelError(f"{file}: has two tensors in the place of {name!r}")
+        tensors[name] = Stored(file, kind, shape, begin, end)
+    return tensors
 
 
 def count_parameters(directory: Path) -> int:
     """The number of parameters in a directory's weights. Reads only headers. Raises `ModelError`."""
-    return parameters_of(stored_tensors(directory))
+    where = directory / "config.json"
+    # A drafter's config may have no place for it.
+    data = read_model_config(directory) if where.exists() else {}
+    return parameters_of(
+        stored_tensors(directory), parse_quantization(Fields(data, str(where)), tuple(METHODS))
+    )
 
 
-def parameters_of(tensors: Mapping[str, Stored]) -> int:
-    """The number of parameters in tensors by name. Of those in MXFP4, a byte of the blocks has two, and the scales are
-    none."""
-    total = 0
-    for name, tensor in tensors.items():
-        if tensor.dtype == "U8" and name.endswith(BLOCKS):
-            total += 2 * prod(tensor.shape)
-        elif tensor.dtype != "U8" or not name.endswith(SCALES):
-            total += prod(tensor.shape)
-    return total
+def parameters_of(tensors: Mapping[str, Stored], method: Method | None = None) -> int:
+    """The number of parameters in tensors by name, which may be quantised with `method`."""
+    count = Method().count if method is None else method.count
+    return sum(count(name, tensor.shape) for name, tensor in tensors.items())
 
 
 def _header(path: Path) -> dict[str, Stored]:
@@ -138,8 +173,9 @@ def _forget(memory: mmap.mmap, begin: int, end: int, done: Callable[[], None] | 
 
 
 class MappedFiles:
-    """Reads `tensors` by memory map. They are CPU tensors in their stored dtypes, and views of the files' pages. The
-    system reads tensors ahead in the `order` of their names. A context manager."""
+    """Reads `tensors` by memory map. They are CPU tensors in their stored dtypes, and views of the files' pages. Those
+    that are stored in blocks are uint8 [..., bytes of a row]. The system reads tensors ahead in the `order` of their
+    names. A context manager."""
 
     def __init__(self, tensors: Mapping[str, Stored], order: Sequence[str] = ()) -> None:
         self._tensors = tensors
@@ -175,12 +211,15 @@ class MappedFiles:
             self._taken.add(name)
             self._ahead.pop(name, None)
             self._has_room.notify()
-        dtype, count = DTYPES[stored.dtype], prod(stored.shape)
+        dtype, shape = DTYPES.get(stored.dtype), stored.shape
+        if dtype is None:  # blocks
+            dtype, shape = torch.uint8, (*shape[:-1], stored.num_bytes // prod(shape[:-1]))
+        count = prod(shape)
         if count == 0:
-            return torch.empty(stored.shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype)
         memory = self._map(stored.path)
         part = memoryview(memory)[stored.begin : stored.end]
-        tensor = torch.frombuffer(part, dtype=dtype, count=count).view(stored.shape)
+        tensor = torch.frombuffer(part, dtype=dtype, count=count).view(shape)
         # The tensor's memory refers to `part`, which ends with the last view of the tensor.
         weakref.finalize(part, _forget, memory, stored.begin, stored.end, done).atexit = False
         return tensor

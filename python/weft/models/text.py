@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.models.base import WeightSource
 from weft.models.fields import Fields
 from weft.models.matrices import Matrices
-from weft.models.mxfp4 import Mxfp4Tensor
+from weft.ops.quantized import Matrix
 
 KEY = "text_config"
 OLD, NEW, PLAIN = "language_model.model.", "model.language_model.", "model."
@@ -47,17 +47,17 @@ class TextWeights:
     def take(self, name: str, *shape: int) -> Tensor:
         return self._weights.take(self._name(name), *shape)
 
-    def take_matrix(self, name: str, *shape: int) -> Tensor:
+    def take_matrix(self, name: str, *shape: int) -> Matrix:
         return self._weights.take_matrix(self._name(name), *shape)
+
+    def take_dense(self, name: str, *shape: int) -> Tensor:
+        return self._weights.take_dense(self._name(name), *shape)
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         return self._weights.take_matrices(self._name(name), *shape)
 
     def take_float(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_float(self._name(name), *shape)
-
-    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
-        return self._weights.take_mxfp4(self._name(name), *shape)
 
     def take_all(self) -> dict[str, Tensor]:
         return self._weights.take_all()

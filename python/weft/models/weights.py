@@ -1,4 +1,4 @@
-"""Loads a Hugging Face directory: config.json, and weights in one safetensors file or in shards.
+"""Loads a Hugging Face directory: config.json, and weights in one safetensors file, in shards, or in a GGUF file.
 
 A model is built twice. The first time its weights have no contents, so that a missing, wrong or unused tensor is found
 before any is read and before memory is allocated.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import floor, log2, prod
@@ -21,21 +21,29 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
-from weft.models.config import DTYPES, ModelConfig, refuse_quantized
+from weft.models.config import DTYPES, ModelConfig
 from weft.models.fields import Fields, UnsupportedConfig
+from weft.models.gguf.header import read_header
+from weft.models.gguf.names import QUANTIZED, switches
 from weft.models.matrices import Matrices
 from weft.models.mtp_layout import INSIDE
-from weft.models.mxfp4 import BLOCKS, SCALES, Mxfp4Tensor
 from weft.models.progress import LoadProgress
+from weft.models.quantized.ggml import Ggml
+from weft.models.quantized.method import WEIGHT, Blocks, Floats
+from weft.models.quantized.mxfp4 import Mxfp4
+from weft.models.quantized.options import ADVICE
+from weft.models.quantized.parse import KEY, read_model_config, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
-from weft.models.stored import MappedFiles, Stored, parameters_of, stored_tensors
+from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
+from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
-from weft.ops.mxfp4 import BLOCK, BYTES
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
+from weft.ops.quantized import Matrix, Quantized
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
 
 META = torch.device("meta")
+BIAS = ".bias"
 _IGNORABLE = ("rotary_emb.inv_freq",)
 _HALVES = (torch.float16, torch.bfloat16)
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -50,6 +58,7 @@ _QUANTIZED = (
     "_blocks",
 )
 """Ends of the names of tensors that only quantized checkpoints have."""
+_NOT_TOLD = f"The weights are quantised, and {KEY!r} in config.json does not say how; {ADVICE}"
 _LAYER = re.compile(r"layers\.(\d+)\.")
 
 
@@ -57,10 +66,12 @@ class Checkpoint:
     """The tensors of a directory's `model.safetensors`, or of the shards in its index. A context manager.
 
     The methods `take...` return tensors by name; `finish` raises if some were never taken. On the device "meta", all
-    but `take_raw` read only headers, and return tensors without contents. Then `taken` has the names in order,
-    `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` are the dtypes of matrices
-    there. `like` is such a checkpoint of the same model: its order is the one in which the system reads the files.
-    `progress` is advanced by the bytes of each tensor."""
+    but `take_raw` and `take_small` read only headers, and return tensors without contents. Then `taken` has the names
+    in order, `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` and
+    `matrix_formats` are the dtypes of matrices there and the formats of quantised ones. `num_widened` quantised ones
+    become numbers because no format fits them. `like` is such a checkpoint of
+    the same model: its order is the one in which the system reads the files. `progress` is advanced by the bytes of
+    each tensor."""
 
     def __init__(
         self,
@@ -70,12 +81,14 @@ class Checkpoint:
         like: Checkpoint | None = None,
         progress: LoadProgress | None = None,
     ) -> None:
-        self.directory = directory
+        self.directory = gguf_file(directory) or directory
         self.config = config
         self.device = device
         self.taken: list[str] = []
         self.num_bytes = 0
         self.matrix_dtypes: set[torch.dtype] = set()
+        self.matrix_formats: set[Format] = set()
+        self.num_widened = 0
         self._progress = progress
         self._stored: Mapping[str, Stored] = like._stored if like is not None else stored_tensors(directory)
         self._left = set(self._stored)
@@ -99,7 +112,7 @@ class Checkpoint:
     @property
     def num_parameters(self) -> int:
         """The number of parameters in the tensors that were taken."""
-        return parameters_of({name: self._stored[name] for name in self.taken})
+        return parameters_of({name: self._stored[name] for name in self.taken}, self.config.quantization)
 
     @property
     def num_files(self) -> int:
@@ -125,22 +138,69 @@ class Checkpoint:
         result = tensor.to(self.device, torch.float32)
         return self._counted(result.clone() if result is tensor else result)
 
-    def take_matrix(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` in the dtype of the weights, on the model's device. On the CPU it may be a view of the file's
-        pages."""
-        tensor = self._floats(name, *shape)
-        return self._placed(tensor, self._dtype_of_matrix(tensor))
+    def take_matrix(self, name: str, *shape: int) -> Matrix:
+        """Tensor `name` as it is quantised, or in the dtype of the weights, on the model's device. On the CPU it may be
+        a view of the file's pages."""
+        method = self.config.quantization
+        if method is not None and method.holds(self, name):
+            return self._matrix(method.take(self, name, *shape), self.config.dequantizes)
+        return self._floats_matrix(name, *shape)
+
+    def take_dense(self, name: str, *shape: int) -> Tensor:
+        """Tensor `name` as `take_matrix` returns it, but a quantised one is dequantised to the model's dtype."""
+        method = self.config.quantization
+        if method is None or not method.holds(self, name):
+            return self._floats_matrix(name, *shape)
+        stored = method.take(self, name, *shape)
+        return self._numbers(stored, self.config.weight_dtype or self.config.dtype)
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         """The matrices of tensor `name` [E, out, in], as `take_matrix` returns one. Each is converted when it is read,
         and stays in memory only as long as it is used."""
+        method = self.config.quantization
+        if method is not None and method.holds(self, name):
+            each, dequantizes = method.take_each(self, name, *shape), self.config.dequantizes
+            return Matrices(len(each), lambda index: self._matrix(each[index], dequantizes))
         tensor = self._floats(name, *shape)
         dtype = self._dtype_of_matrix(tensor)
         return Matrices(len(tensor), lambda index: self._placed(tensor[index], dtype))
 
+    def _floats_matrix(self, name: str, *shape: int) -> Tensor:
+        tensor = self._floats(name, *shape)
+        return self._placed(tensor, self._dtype_of_matrix(tensor))
+
+    def _matrix(self, stored: Blocks | Floats, dequantizes: bool) -> Matrix:
+        """A quantised matrix on the model's device. It is dequantised if that is wanted, or if no format fits it."""
+        if isinstance(stored, Floats):
+            self.num_widened += not dequantizes
+            own = stored.dtype if self.device.type in ("cpu", "meta") else self.config.dtype
+            return self._numbers(stored, self.config.weight_dtype or own)
+        if dequantizes:
+            return self._numbers(stored, self.config.weight_dtype or self.config.dtype)
+        num_outputs, num_inputs = stored.shape
+        sizes = num_outputs, -(-num_inputs // stored.format.block.inputs) * stored.format.block.bytes
+        self.matrix_formats.add(stored.format)
+        self.num_bytes += prod(sizes)
+        is_meta = self.device.type == "meta"
+        rows = (
+            torch.empty(sizes, dtype=torch.uint8, device=META) if is_meta else stored.read().to(self.device)
+        )
+        return Quantized(rows, stored.format, num_inputs)
+
+    def _numbers(self, stored: Blocks | Floats, dtype: torch.dtype) -> Tensor:
+        """A quantised matrix in `dtype`, on the model's device."""
+        self.matrix_dtypes.add(dtype)
+        self.num_bytes += prod(stored.shape) * dtype.itemsize
+        if self.device.type == "meta":
+            return torch.empty(stored.shape, dtype=dtype, device=META)
+        if isinstance(stored, Floats):
+            return stored.read(dtype).to(self.device)
+        return Quantized(stored.read(), stored.format, stored.shape[1]).dequantized(dtype).to(self.device)
+
     def _dtype_of_matrix(self, stored: Tensor) -> torch.dtype:
         """The dtype of the weights, for a tensor as it is stored. Takes note of it and of the memory for the tensor."""
-        own = stored.dtype if stored.dtype in _HALVES else self.config.dtype
+        keeps_own = stored.dtype in _HALVES and self.device.type in ("cpu", "meta")
+        own = stored.dtype if keeps_own else self.config.dtype
         dtype = self.config.weight_dtype or own
         self.matrix_dtypes.add(dtype)
         self.num_bytes += stored.numel() * dtype.itemsize
@@ -150,39 +210,53 @@ class Checkpoint:
         """Convert a stored tensor, or a part of one, and move it to the model's device."""
         return converted(tensor, dtype) if self.device.type == "cpu" else tensor.to(self.device, dtype)
 
-    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
-        """Tensor `name` [E, out, in], which is stored in MXFP4. Its matrices have the dtype of the weights, and are on
-        the model's device."""
-        count, num_outputs, num_inputs = shape
-        if num_inputs % BLOCK:
-            raise ModelError(
-                f"{self.directory}: config.json wants rows of {num_inputs} numbers in tensor {name!r}; MXFP4 has "
-                f"blocks of {BLOCK}"
-            )
-        dtype = self.config.weight_dtype or torch.bfloat16
-        self.matrix_dtypes.add(dtype)
-        self.num_bytes += prod(shape) * dtype.itemsize
-        groups = count, num_outputs, num_inputs // BLOCK
-        blocks = self._bytes(name + BLOCKS, *groups, BYTES)
-        return Mxfp4Tensor(blocks, self._bytes(name + SCALES, *groups), dtype, self.device)
+    def dtype_of(self, name: str) -> str:
+        """The dtype of tensor `name` as safetensors names it, "" if it is missing."""
+        return self._stored[name].dtype if name in self._stored else ""
 
-    def _bytes(self, name: str, *shape: int) -> Tensor:
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of tensor `name`, (0,) if it is missing."""
+        return self._stored[name].shape if name in self._stored else (0,)
+
+    def take_part(self, name: str, dtypes: Sequence[str], *shape: int) -> Tensor:
+        """A tensor of a quantised matrix, as it is stored. Raises `ModelError` for a wrong shape, and if its dtype is
+        not among `dtypes`."""
+        self._check_part(name, dtypes, shape)
+        if self.device.type == "meta":
+            dtype = STORED_DTYPES.get(self._stored[name].dtype, torch.uint8)
+            return torch.empty(shape, dtype=dtype, device=META)
+        return self._read(name)
+
+    def take_small(self, name: str, dtypes: Sequence[str], *shape: int) -> Tensor:
+        """A tensor as `take_part` returns it, with contents also on the device "meta"."""
+        self._check_part(name, dtypes, shape)
+        return self._read(name)
+
+    def _check_part(self, name: str, dtypes: Sequence[str], shape: tuple[int, ...]) -> None:
         self._check(name, shape)
         stored = self._stored[name]
-        if stored.dtype != "U8":
-            raise ModelError(f"{stored.path}: tensor {name!r} is {stored.dtype}; expected MXFP4, of U8")
-        if self.device.type == "meta":
-            return torch.empty(shape, dtype=torch.uint8, device=META)
-        return self._read(name).contiguous()
+        if stored.dtype not in dtypes:
+            raise ModelError(
+                f"{stored.path}: tensor {name!r} is {stored.dtype}; expected {' or '.join(dtypes)}, by "
+                f"{KEY!r} in config.json"
+            )
 
     def _floats(self, name: str, *shape: int) -> Tensor:
         self._check(name, shape)
         stored = self._stored[name]
+        if stored.dtype in QUANTIZED:
+            return self._dequantized(name, shape)
         if stored.dtype not in _FLOATS:
             raise _wrong_dtype(name, stored)
         if self.device.type == "meta":
             return torch.empty(shape, dtype=STORED_DTYPES[stored.dtype], device=META)
         return self.take_raw(name, *shape)
+
+    def _dequantized(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The numbers of a tensor that is stored in blocks, float32, on the CPU."""
+        if self.device.type == "meta":
+            return torch.empty(shape, dtype=torch.float32, device=META)
+        return Quantized(self._read(name), Format[self._stored[name].dtype], shape[-1]).dequantized()
 
     def _counted(self, tensor: Tensor) -> Tensor:
         self.num_bytes += tensor.numel() * tensor.element_size()
@@ -194,7 +268,7 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         for name in [name for name in self._stored if name in self._left]:
             stored = self._stored[name]
-            if stored.dtype not in STORED_DTYPES:
+            if stored.dtype not in STORED_DTYPES or stored.dtype in ONLY_QUANTIZED:
                 raise _wrong_dtype(name, stored)
             self._left.discard(name)
             self.taken.append(name)
@@ -239,10 +313,9 @@ class Checkpoint:
 
     def _why_missing(self, name: str) -> str:
         """Tell what to do about a tensor that is missing."""
-        config = self.config
-        knows = config.mixture is not None and config.mixture.quantization
-        if not knows and any(other.endswith(_QUANTIZED) for other in self._stored):
-            return "The weights are quantized, which is not supported; use the original model, in bfloat16"
+        config, method = self.config, self.config.quantization
+        if method is None and any(other.endswith(_QUANTIZED) for other in self._stored):
+            return _NOT_TOLD
         if name == "lm_head.weight":
             return (
                 "If the output projection shares the embedding's weights, 'tie_word_embeddings' in config.json must "
@@ -259,6 +332,8 @@ class Checkpoint:
                 "config.json or the architecture that it names wants biases ('attention_bias', 'mlp_bias'); get the "
                 "weights and the config.json of one model"
             )
+        if method is not None and method.packed and name.endswith(WEIGHT) and not isinstance(method, Mxfp4):
+            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         return "Get the model again, its weights and its config.json"
 
     def drop(self, name: str) -> None:
@@ -272,7 +347,9 @@ class Checkpoint:
     def finish(self, prefix: str = "") -> None:
         """Raise `ModelError` if a tensor whose name begins with `prefix` was neither taken nor dropped."""
         left = sorted(
-            name for name in self._left if name.startswith(prefix) and not name.endswith(_IGNORABLE)
+            name
+            for name in self._left
+            if name.startswith(prefix) and not name.endswith(_IGNORABLE) and not self._is_idle(name)
         )
         if not left:
             return
@@ -283,17 +360,28 @@ class Checkpoint:
             reason = f"'num_hidden_layers' in config.json is {self.config.num_layers}, and the weights have more layers"
         elif all(name.endswith(".bias") for name in left):
             reason += ", or a key such as 'attention_bias' is false there"
-        elif any(name.endswith(_QUANTIZED) for name in left):
-            reason = "The weights are quantized, which is not supported; use the original model, in bfloat16"
+        elif self.config.quantization is None and any(name.endswith(_QUANTIZED) for name in left):
+            reason = _NOT_TOLD
         raise ModelError(
             f"{self._stored[left[0]].path}: unexpected tensors {', '.join(map(repr, left[:3]))}{more}. {reason}"
         )
+
+    def _is_idle(self, name: str) -> bool:
+        """Whether a quantised checkpoint has tensor `name` that weft leaves aside."""
+        method = self.config.quantization
+        if method is None:
+            return False
+        if method.is_unused(name):
+            return True
+        if not (method.has_idle_biases and name.endswith(BIAS)):
+            return False
+        return method.holds(self, name.removesuffix(BIAS) + WEIGHT) and not self._read(name).any()
 
 
 def _wrong_dtype(name: str, stored: Stored) -> ModelError:
     return ModelError(
         f"{stored.path}: tensor {name!r} is {stored.dtype}; expected floating-point weights, of {', '.join(_FLOATS)}. "
-        "Quantized checkpoints are not supported; use the original one, in bfloat16"
+        f"If the model is quantised, {KEY!r} in config.json must say how; {ADVICE}"
     )
 
 
@@ -328,6 +416,8 @@ class WeightsInMemory(Checkpoint):
         self.taken = []
         self.num_bytes = 0
         self.matrix_dtypes = set()
+        self.matrix_formats = set()
+        self.num_widened = 0
         self._progress = None
         wrong = [name for name, tensor in tensors.items() if not isinstance(tensor, Tensor)]
         if wrong:
@@ -355,6 +445,7 @@ class RandomWeights:
 
     def __init__(self, config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> None:
         self.dtype, self.weight_dtype = config.dtype, config.weight_dtype or config.dtype
+        self._has_mxfp4 = isinstance(config.quantization, Mxfp4) and not config.dequantizes
         self.device = torch.device(device)
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -377,21 +468,25 @@ class RandomWeights:
         tensor = torch.randn(shape, generator=self._generator).mul_(float(shape[-1]) ** -0.5)
         return tensor.to(self.device, self.dtype)
 
+    def take_dense(self, name: str, *shape: int) -> Tensor:
+        """The matrix of `take_matrix`."""
+        return self.take_matrix(name, *shape)
+
     def take_matrices(self, name: str, *shape: int) -> Matrices:
-        """The matrices of a tensor [E, ...] as `take_matrix` gives it."""
+        """The matrices of a tensor [E, ...] as `take_matrix` gives it, or in MXFP4 if the model is published so."""
+        if self._has_mxfp4:
+            return Matrices(shape[0], self._mxfp4(*shape).__getitem__)
         return Matrices(shape[0], self.take_matrix(name, *shape).__getitem__)
 
-    def take_mxfp4(self, name: str, *shape: int) -> Mxfp4Tensor:
-        """Random numbers in MXFP4, for a tensor [E, out, in]. Their spread is at most that of `take`."""
-        count, num_outputs, num_inputs = shape
-        groups = count, num_outputs, num_inputs // BLOCK
-        generator = self._generator
-        blocks = torch.randint(
-            256, (*groups, BYTES), generator=generator, device=generator.device, dtype=torch.uint8
-        )
-        exponent = floor(log2(num_inputs**-0.5 / 3))  # the root mean square of the 16 numbers is 2.9
-        scales = torch.full(groups, 127 + exponent, dtype=torch.uint8)
-        return Mxfp4Tensor(blocks.cpu(), scales, self.weight_dtype, self.device)
+    def _mxfp4(self, count: int, num_outputs: int, num_inputs: int) -> Quantized:
+        """Random numbers in MXFP4. Their spread is at most that of `take`."""
+        format, generator = Format.MXFP4, self._generator
+        sizes = count, num_outputs, num_inputs // format.block.inputs, format.block.bytes
+        rows = torch.randint(256, sizes, generator=generator, device=generator.device, dtype=torch.uint8)
+        rows[..., 0] = 127 + floor(
+            log2(num_inputs**-0.5 / 3)
+        )  # the root mean square of the 16 numbers is 2.9
+        return Quantized(rows.flatten(2).to(self.device), format, num_inputs)
 
     def take_all(self) -> dict[str, Tensor]:
         """Raises `ModelError`: without a checkpoint there is no list of tensors."""
@@ -408,20 +503,30 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     max_seq_len: int | None = None,
+    activation_dtype: str = "auto",
+    like: ModelConfig | None = None,
 ) -> Model:
     """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
     `dtype` is "float32", "float16", "bfloat16" or "auto" (`with_dtype`): on CUDA the dtype in config.json, on the CPU
-    the stored one. Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures.
+    the stored one. Quantised matrices stay as they are with "auto", and get the other dtypes. `activation_dtype` is as
+    in `EngineConfig`. `like` is the config of another model, whose dtypes count instead of both (`with_dtype_of`).
+    Raises `ModelError` for missing, unexpected or misshapen tensors and for unknown architectures, and `InputError` for
+    an `activation_dtype` that `device` does not have.
     """
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
-    config = replace(with_dtype(config, dtype, device), max_seq_len=max_seq_len)
+    if like is None:
+        rounding = activations_named(activation_dtype, device)
+        config = replace(with_dtype(config, dtype, device), rounding=rounding)
+    else:
+        config = replace(with_dtype_of(config, like, device), rounding=like.rounding)
+    config = replace(config, max_seq_len=max_seq_len)
     _, headers = check_weights(model_class, config, directory)
     _check_room(headers, device)
     with (
         torch.inference_mode(),
-        LoadProgress(directory, headers.stored_bytes) as progress,
+        LoadProgress(headers.directory, headers.stored_bytes) as progress,
         Checkpoint(directory, config, device, headers, progress) as weights,
     ):
         return build_model(model_class, config, weights)
@@ -459,6 +564,7 @@ def model_in_memory(
     dtype: str = "auto",
     where: Path = Path("weights in memory"),
     max_seq_len: int | None = None,
+    activation_dtype: str = "auto",
 ) -> Model:
     """Make a model like `load_model`, from a checkpoint's tensors by name and the contents of its config.json.
 
@@ -467,7 +573,11 @@ def model_in_memory(
     """
     device = torch.device(device)
     model_class, config = parse_config(config_json, f"{where}: config.json")
-    config = replace(with_dtype(config, dtype, device), max_seq_len=max_seq_len)
+    config = replace(
+        with_dtype(config, dtype, device),
+        rounding=activations_named(activation_dtype, device),
+        max_seq_len=max_seq_len,
+    )
     with torch.inference_mode():
         build_model(model_class, config, WeightsInMemory(tensors, config, META, where))
         return build_model(model_class, config, WeightsInMemory(tensors, config, device, where))
@@ -478,14 +588,24 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 
     On CUDA all tensors have `dtype`; "auto" means the dtype in config.json. The CPU computes in float32, and `dtype`
     applies only to the weights. There "auto" keeps the dtype of stored 16-bit weights, and converts others to the dtype
-    in config.json."""
+    in config.json. Other dtypes than "auto" are also those of quantised matrices."""
     if dtype not in ("auto", *DTYPES):
         raise ModelError(f"dtype {dtype!r} is none of 'auto', {', '.join(map(repr, DTYPES))}")
+    is_chosen = dtype in DTYPES
     if device.type == "cpu":
-        own = config.dtype if config.dtype in _HALVES else None
-        return replace(config, dtype=torch.float32, weight_dtype=DTYPES.get(dtype, own))
+        own = config.dtype if config.dtype in _HALVES and not config.keeps_formats else None
+        weight_dtype = DTYPES.get(dtype, own)
+        return replace(config, dtype=torch.float32, weight_dtype=weight_dtype, dequantizes=is_chosen)
     chosen = DTYPES.get(dtype, config.dtype)
-    return replace(config, dtype=chosen, weight_dtype=chosen)
+    weight_dtype = chosen if is_chosen or not config.keeps_formats else None
+    return replace(config, dtype=chosen, weight_dtype=weight_dtype, dequantizes=is_chosen)
+
+
+def with_dtype_of(config: ModelConfig, other: ModelConfig, device: torch.device) -> ModelConfig:
+    """Set the dtypes of `config` as those of `other`, a model on `device`. A quantised model is dequantised only if the
+    caller chose a dtype for `other`."""
+    name = "auto" if config.keeps_formats and not other.dequantizes else dtype_name(other)
+    return replace(with_dtype(config, name, device), dtype=other.dtype)
 
 
 def dtype_name(config: ModelConfig) -> str:
@@ -501,7 +621,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
-        with PackingThreads():
+        with PackingThreads(config.rounding):
             model = model_class(config, weights)
     except (
         RuntimeError,
@@ -531,7 +651,16 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
             f"{directory}: this is a LoRA adapter (adapter_config.json), not a model; merge it into its base model"
             f"{f' {base}' if isinstance(base, str) else ''} (peft: merge_and_unload), and give the directory of that"
         )
-    return parse_config(read_json(where), str(where))
+    model_class, config = parse_config(read_model_config(directory), str(where))
+    packed = gguf_file(directory)
+    return model_class, config if packed is None else of_gguf(config, packed)
+
+
+def of_gguf(config: ModelConfig, file: Path) -> ModelConfig:
+    """The config of a model whose weights are in a GGUF file. `config` says the rest. Raises `ModelError`."""
+    if config.why_generic:
+        raise ModelError(f"{file}: weft runs GGUF files by modules of its own only: {config.why_generic}")
+    return replace(config, quantization=Ggml(), **switches(read_header(file)))
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:

@@ -10,39 +10,46 @@ on that row alone, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
+from weft.ops.device_blocks import DeviceStore, stored_parts
+from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack, packed_shape, uses_tiles
+from weft.ops.packing import Packed, activations_of, fill_part, format_of, part_bytes
+from weft.ops.quantized import Matrix, Quantized
 
 
 class Experts:
     """The MLPs of a layer's experts, stored in the layout of their device's kernels.
 
     gate, up: [E, I, H]; `gate` is None for MLPs without gates. down: [E, H, I]. Each is a tensor, any view of one, or a
-        sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them.
+        sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them. They may
+        be quantised; all gates have one format, as have all ups and all downs.
     gate_bias, up_bias: [E, I], down_bias: [E, H], or None. An MLP with gates has both of the first two, or none.
-    dtype: of the stored weights; by default that of the given ones.
-    tiled: as in `Linear`.
+    first: the index of the first expert. An index outside [first, first + E) adds nothing.
+    dtype: of the stored dense weights; by default that of the given ones.
+    activations: as in `Linear`.
     """
 
     def __init__(
         self,
-        gate: Tensor | Sequence[Tensor] | None,
-        up: Tensor | Sequence[Tensor],
-        down: Tensor | Sequence[Tensor],
+        gate: Matrix | Sequence[Matrix] | None,
+        up: Matrix | Sequence[Matrix],
+        down: Matrix | Sequence[Matrix],
         activation: Activation,
         *,
         gate_bias: Tensor | None = None,
         up_bias: Tensor | None = None,
         down_bias: Tensor | None = None,
+        first: int = 0,
         dtype: torch.dtype | None = None,
-        tiled: bool | None = None,
+        activations: Activations | None = None,
     ) -> None:
         require(gate is not None or gate_bias is None, "experts without gates take no gate_bias")
         require(
@@ -52,13 +59,14 @@ class Experts:
             dtype is None or dtype in DTYPE_CODES, f"weights are float32, float16 or bfloat16, not {dtype}"
         )
         require(len(up) > 0, "there must be at least one expert")
-        self.activation, self.gated = activation, gate is not None
-        self.up, (self.inner, self.num_inputs) = _packed([up] if gate is None else [gate, up], dtype, tiled)
-        self.down, (self.num_outputs, inner) = _packed([down], dtype, tiled)
-        self.num_experts = self.up.shape[0]
+        self.activation, self.gated, self.first = activation, gate is not None, first
+        ups = [up] if gate is None else [gate, up]
+        self.up, (self.inner, self.num_inputs) = _packed(ups, dtype, activations)
+        self.down, (self.num_outputs, inner) = _packed([down], dtype, activations)
+        self.num_experts = len(up)
         require(
-            inner == self.inner and self.down.shape[0] == self.num_experts,
-            f"{self.down.shape[0]} down projections of {inner} inputs do not fit {self.num_experts} up projections of "
+            inner == self.inner and len(down) == self.num_experts,
+            f"{len(down)} down projections of {inner} inputs do not fit {self.num_experts} up projections of "
             f"{self.inner} outputs",
         )
         # The kernels add biases to sums in float32.
@@ -84,7 +92,7 @@ class Experts:
     ) -> Tensor:
         """The results [N, H] for `x` [N, H]: a new tensor or `out`, which is not `x`.
 
-        index: int64 [N, k], the experts of each row; an index outside [0, E) adds nothing. weights: float32 [N, k].
+        index: int64 [N, k], the experts of each row. weights: float32 [N, k].
         live: int64 [1], the number of live rows; the others are neither read nor written. residual: [N, H], added to
         the sum; it may be `out`. The last dimensions are contiguous.
         """
@@ -93,8 +101,9 @@ class Experts:
         require(x.shape[-1] == self.num_inputs, f"x must be [N, {self.num_inputs}], not {list(x.shape)}")
         act = self.activation
         _EXPERTS(
-            x, index, weights, self.up, self.down, self.up_bias, self.down_bias, self.inner, self.gated,
-            int(act.function), act.slope, act.limit, act.shift, out, live, residual,
+            x, index, weights, *self.up, *self.down, self.up_bias, self.down_bias, self.num_experts, self.inner,
+            self.gated, int(act.function), act.slope, act.limit, act.shift, out, live, residual,
+            self.first,
         )  # fmt: skip
         return out
 
@@ -110,34 +119,86 @@ def _joined(gate: Tensor | None, up: Tensor | None) -> Tensor | None:
 
 
 def _packed(
-    parts: Sequence[Tensor | Sequence[Tensor]], dtype: torch.dtype | None, tiled: bool | None
-) -> tuple[Tensor, tuple[int, int]]:
-    """Pack the matrices of all experts into one tensor, expert by expert. `parts` are gates and ups, or one of them.
-    Returns the tensor and the shape of a matrix."""
-    memory, num_outputs, num_inputs, tiles = torch.empty(0), 0, 0, False
-    for expert in range(len(parts[0])):
-        matrices = [part[expert] for part in parts]
-        if expert == 0:
-            first = matrices[0]
-            num_outputs, num_inputs = first.shape
-            stored = dtype or first.dtype
-            tiles = uses_tiles([stored], first.device, tiled)
-            if first.device.type == "cpu":
-                sizes = packed_shape(num_outputs, num_inputs, len(parts), tiles)
-                memory = reserved((len(parts[0]), *sizes), stored)
-            else:
-                sizes = (len(parts) * num_outputs, num_inputs)
-                memory = torch.empty((len(parts[0]), *sizes), dtype=stored, device=first.device)
+    sequences: Sequence[Matrix | Sequence[Matrix]], dtype: torch.dtype | None, wanted: Activations | None
+) -> tuple[Packed, tuple[int, int]]:
+    """Pack the matrices of all experts into one memory, expert by expert. `sequences` are gates and ups, or one of
+    them. Returns the packed matrices and the shape of one."""
+    store: _Store | DeviceStore | None = None
+    for expert in range(len(sequences[0])):
+        matrices = [_stored(matrices[expert], dtype) for matrices in sequences]
+        if store is None:
+            num_outputs, num_inputs = matrices[0].shape
+            store = _store_for(len(sequences[0]), matrices, wanted)
         require(
             all(matrix.shape == (num_outputs, num_inputs) for matrix in matrices),
             f"the matrices of expert {expert} must be {[num_outputs, num_inputs]}, not "
             f"{[list(m.shape) for m in matrices]}",
         )
-        if memory.device.type == "cpu":
-            pack(matrices, len(matrices), tiles, memory.dtype, memory[expert])
-        elif not memory.is_meta:  # torch would import its compiler to concatenate
-            torch.cat([matrix.to(memory.dtype) for matrix in matrices], out=memory[expert])
-    return memory, (num_outputs, num_inputs)
+        store.put(expert, matrices)
+    assert store is not None
+    return store.packed, (num_outputs, num_inputs)
+
+
+def _store_for(count: int, first: Sequence[Matrix], wanted: Activations | None) -> _Store | DeviceStore:
+    if first[0].device.type != "cpu" and any(isinstance(matrix, Quantized) for matrix in first):
+        return DeviceStore(count, first)
+    return _Store(count, first, wanted)
+
+
+def _stored(matrix: Matrix, dtype: torch.dtype | None) -> Matrix:
+    """A matrix as it is stored: a dense one in `dtype`, if that is given."""
+    return matrix.to(dtype) if dtype is not None and isinstance(matrix, Tensor) else matrix
+
+
+class _Store:
+    """Memory for the matrices of `count` experts, each with matrices like `first`."""
+
+    def __init__(self, count: int, first: Sequence[Matrix], wanted: Activations | None) -> None:
+        num_outputs, num_inputs = first[0].shape
+        device = first[0].device
+        self.formats = [format_of(matrix) for matrix in first]
+        self.dtypes = [matrix.dtype if isinstance(matrix, Tensor) else None for matrix in first]
+        chosen = activations_of(self.formats, device, wanted)
+        if device.type != "cpu":
+            dtype = next(matrix.dtype for matrix in first if isinstance(matrix, Tensor))
+            sizes = (count, len(first) * num_outputs, num_inputs)
+            self.packed = Packed(torch.empty(sizes, dtype=dtype, device=device))
+            return
+        # Matrices of one format are one part, whose panels alternate.
+        kinds = self.formats[:1] if len({*self.formats}) == 1 else self.formats
+        self.groups = len(first) // len(kinds)
+        offsets, numbers = [0], list[int]()
+        for kind in kinds:
+            numbers += [kind, num_outputs, offsets[-1]]
+            offsets.append(
+                offsets[-1] + count * part_bytes(kind, chosen, num_outputs, num_inputs, self.groups)
+            )
+        memory = reserved((offsets[-1],), torch.uint8)
+        self.parts = [memory[begin:end].view(count, -1) for begin, end in pairwise(offsets)]
+        self.packed = Packed(memory, tuple(numbers), chosen)
+
+    def put(self, expert: int, matrices: Sequence[Matrix]) -> None:
+        """Copy the matrices of an expert, which may be complete later (`PackingThreads`)."""
+        memory = self.packed.memory
+        if memory.device.type != "cpu":
+            if not memory.is_meta:  # torch would import its compiler to concatenate
+                dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
+                torch.cat(dense, out=memory[expert])
+            return
+        matrices = [_stored(matrix, dtype) for matrix, dtype in zip(matrices, self.dtypes, strict=True)]
+        formats = [format_of(matrix) for matrix in matrices]
+        require(
+            formats == self.formats,
+            f"the matrices of expert {expert} are in {_names(formats)}, those of the first in "
+            f"{_names(self.formats)}; convert them to one dtype",
+        )
+        for part, place in enumerate(self.parts):
+            these = matrices if self.groups > 1 else matrices[part : part + 1]
+            fill_part(these, self.groups, self.packed.activations, place[expert])
+
+
+def _names(formats: Sequence[Format]) -> str:
+    return " and ".join(kind.name for kind in formats)
 
 
 def _experts_cpu(
@@ -145,9 +206,14 @@ def _experts_cpu(
     index: Tensor,
     weights: Tensor,
     up: Tensor,
+    up_parts: Sequence[int],
+    up_activations: int,
     down: Tensor,
+    down_parts: Sequence[int],
+    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
+    num_experts: int,
     inner: int,
     gated: bool,
     function: int,
@@ -157,14 +223,16 @@ def _experts_cpu(
     out: Tensor,
     live: Tensor | None = None,
     residual: Tensor | None = None,
+    first: int = 0,
 ) -> None:
     require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out, residual)
     kernel = _core.experts_cpu(
-        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), down.data_ptr(),
-        address(up_bias), address(down_bias), DTYPE_CODES[up.dtype], gated, up.dim() > 4, function, slope, limit,
-        shift, x.shape[0], x.shape[1], inner, up.shape[0], index.shape[1], x.stride(0), out.stride(0),
+        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), up_parts, up_activations,
+        down.data_ptr(), down_parts, down_activations, address(up_bias), address(down_bias), gated, function, slope,
+        limit, shift, x.shape[0], x.shape[1], inner, num_experts, index.shape[1], x.stride(0), out.stride(0),
         torch.get_num_threads(), address(live), address(residual), 0 if residual is None else residual.stride(0),
+        first,
     )  # fmt: skip
     run_kernel("experts", kernel)
 
@@ -193,9 +261,14 @@ def _experts_cuda(
     index: Tensor,
     weights: Tensor,
     up: Tensor,
+    up_parts: Sequence[int],
+    up_activations: int,
     down: Tensor,
+    down_parts: Sequence[int],
+    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
+    num_experts: int,
     inner: int,
     gated: bool,
     function: int,
@@ -205,19 +278,21 @@ def _experts_cuda(
     out: Tensor,
     live: Tensor | None = None,
     residual: Tensor | None = None,
+    first: int = 0,
 ) -> None:
+    dense = [memory.dtype for memory, parts in ((up, up_parts), (down, down_parts)) if not parts]
     require(
-        x.dtype is up.dtype is out.dtype,
-        f"activations on CUDA have the weights' dtype, {up.dtype}, not {x.dtype}",
+        all(x.dtype is out.dtype is dtype for dtype in (*dense, out.dtype)),
+        f"activations on CUDA have the weights' dtype, {[*dense, out.dtype][0]}, not {x.dtype}",
     )
     _check(x, index, weights, out, residual)
     with device_of(x):
         triton_kernels("experts_triton").experts(
             x,
-            index,
+            index - first if first else index,
             weights,
-            up,
-            down,
+            stored_parts(up, up_parts, num_experts, x.shape[1]),
+            stored_parts(down, down_parts, num_experts, inner),
             up_bias,
             down_bias,
             gated,
@@ -232,9 +307,10 @@ def _experts_cuda(
 
 
 _EXPERTS = register(
-    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias,"
-    " int inner, bool gated, int function, float slope, float limit, float shift, Tensor(a!) out,"
-    " Tensor? live=None, Tensor? residual=None) -> ()",
+    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, int[] up_parts, int up_activations, Tensor down,"
+    " int[] down_parts, int down_activations, Tensor? up_bias, Tensor? down_bias, int num_experts, int inner,"
+    " bool gated, int function, float slope, float limit, float shift, Tensor(a!) out, Tensor? live=None,"
+    " Tensor? residual=None, int first=0) -> ()",
     cpu=_experts_cpu,
     cuda=_experts_cuda,
 )

@@ -14,6 +14,7 @@ FEW_CHOICES, a program reads all and finds its tile (`tile_of_few`). More of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,10 +22,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from weft.ops.activation import Function
+from weft.ops.activation import Epilogue, Function
 from weft.ops.activation_triton import activated, gated
+from weft.ops.blocks_triton import (
+    DENSE,
+    add_product,
+    add_scaled,
+    arguments_of,
+    element_bytes,
+    load_codes,
+    load_scales,
+    place_of,
+)
+from weft.ops.device_blocks import Stored, num_matrices, num_outputs
 from weft.ops.library import require
-from weft.ops.linear_triton import weight_rows
+from weft.ops.linear_triton import activate, load_inputs, row_stride, weight_rows
 from weft.ops.triton_launch import begin, chain_options, is_padding
 
 SORT_BLOCK, SORT_OTHERS = 32, 128
@@ -46,10 +58,12 @@ class Tiles(NamedTuple):
     warps: int
 
 
-def choose_tiles(choices: int, experts: int, element: int) -> Tiles:
+def choose_tiles(choices: int, experts: int, element: float) -> Tiles:
     """Tiles for `choices` rows of all experts, and weights with elements of `element` bytes. Few rows take the time of
     reading the weights; many rows share each tile of weights."""
     few = choices <= FEW_ROWS_OF_EXPERT * experts
+    if element < 2:  # with a tile's inputs in whole groups
+        return Tiles(16, 64, 128, 4 if element < 1 else 3, 4) if few else Tiles(32, 128, 128, 3, 8)
     if element > 2:
         return Tiles(16 if few else 32, 64, 32, 3, 4)
     return Tiles(16, 64, 128, 3, 4) if few else Tiles(64, 128, 64, 3, 8)
@@ -141,15 +155,35 @@ def tile_of_few(
     return tl.where(first % BM == 0, expert, E), place, tl.sum(is_at.to(tl.int32), 1) > 0
 
 
+@triton.jit
+def add_group(
+    acc, x_rows, live, Codes, Scales, Lows, Supers, n, group, expert, N: tl.constexpr, K: tl.constexpr,
+    CODES: tl.constexpr, GROUP: tl.constexpr, HALVES: tl.constexpr, LOWS: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """`acc` plus the product of a group of inputs with an expert's codes."""
+    WIDTH: tl.constexpr = GROUP // HALVES
+    place = place_of(n, group, expert, N, K, GROUP)
+    codes = load_codes(Codes, place, group, K, GROUP, HALVES, EVEN)
+    scale, low = load_scales(Scales, Lows, Supers, place, n, group, expert, N, K, GROUP, CODES, LOWS, EVEN)
+    sums = tl.zeros(acc.shape, tl.float32)
+    x_sums = tl.zeros([acc.shape[0]], tl.float32)
+    for half in tl.static_range(HALVES):
+        x = load_inputs(x_rows, group * GROUP + half * WIDTH + tl.arange(0, WIDTH), live, K, EVEN)
+        sums, x_sums = add_product(sums, x_sums, x, codes, low, half, CODES, LOWS)
+    return add_scaled(acc, sums, x_sums, scale, low, LOWS)
+
+
 @triton.jit(do_not_specialize=["slope", "limit", "shift", "choices"], do_not_specialize_on_alignment=["Live"])
 def experts_kernel(
-    X, W, Bias, Starts, Order, Index, Live, Out, x_row, choices, slope, limit, shift, E: tl.constexpr, N: tl.constexpr,
-    K: tl.constexpr, CHOSEN: tl.constexpr, LANES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    BY_ROW: tl.constexpr, GATED: tl.constexpr, FUNCTION: tl.constexpr, STAGES: tl.constexpr, CHAINED: tl.constexpr,
+    X, W, Scales, Lows, Supers, Bias, Starts, Order, Index, Live, Out, x_row, bias_row, out_row, choices, slope, limit,
+    shift, E: tl.constexpr, N: tl.constexpr, K: tl.constexpr, CHOSEN: tl.constexpr, LANES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROW: tl.constexpr, GATED: tl.constexpr,
+    FUNCTION: tl.constexpr, CODES: tl.constexpr, GROUP: tl.constexpr, HALVES: tl.constexpr, LOWS: tl.constexpr,
+    STAGES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """W: [E, N, K], with gates before ups; Bias: float32 [E, N]; Out: [places, N], or N / 2 with GATED. X has a row for
-    each place, or with BY_ROW for each row of Index. LANES: a power of 2, at least E, or without Starts at least
-    `choices`."""
+    """W: [E, N, K] if CODES is DENSE, else codes with Scales, Lows and Supers; gates come before ups. Bias: float32
+    [E, N]; Out: [places, N], or N / 2 with GATED. X has a row for each place, or with BY_ROW for each row of Index.
+    LANES: a power of 2, at least E, or without Starts at least `choices`."""
     begin(CHAINED)
     tile = tl.program_id(0)
     number = tl.program_id(1)
@@ -168,30 +202,35 @@ def experts_kernel(
     i = tl.arange(0, BN)
     n, inside = weight_rows(tile, i, N, BN, GATED)
     w_rows = W + expert.to(tl.int64) * N * K + n[:, None] * K
-    acc = tl.zeros([BN, BM], tl.float32)
+    acc = tl.zeros([BN, BM] if CODES == DENSE else [BM, BN], tl.float32)
     for k0 in tl.range(0, K, BK, num_stages=STAGES):
-        k = k0 + tl.arange(0, BK)
-        if K % BK == 0:
-            w = tl.load(w_rows + k[None, :])
-            x = tl.load(x_rows + k[None, :], mask=live[:, None], other=0.0)
+        if CODES == DENSE:
+            k = k0 + tl.arange(0, BK)
+            x = load_inputs(x_rows, k, live, K, K % BK == 0)
+            if K % BK == 0:
+                w = tl.load(w_rows + k[None, :])
+            else:
+                w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
+            acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
         else:
-            w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
-            x = tl.load(x_rows + k[None, :], mask=live[:, None] & (k[None, :] < K), other=0.0)
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
-    acc = tl.trans(acc)
+            for u in tl.static_range(BK // GROUP):
+                acc = add_group(
+                    acc, x_rows, live, W, Scales, Lows, Supers, n, k0 // GROUP + u, expert, N, K, CODES, GROUP, HALVES,
+                    LOWS, K % BK == 0,
+                )  # fmt: skip
+    if CODES == DENSE:
+        acc = tl.trans(acc)
     if Bias is not None:
-        acc += tl.load(Bias + expert * N + n)[None, :]
+        acc += tl.load(Bias + expert * bias_row + n)[None, :]
     if GATED:
         gate, up = tl.split(tl.reshape(acc, (BM, BN // 2, 2)))
         value = gated(gate, up, slope, limit, shift, FUNCTION)
         column = tile * (BN // 2) + tl.arange(0, BN // 2)
         inside = column < N // 2
-        width = N // 2
     else:
         value = activated(acc, slope, FUNCTION)
         column = tile * BN + i
-        width = N
-    target = Out + place.to(tl.int64)[:, None] * width + column[None, :]
+    target = Out + place.to(tl.int64)[:, None] * out_row + column[None, :]
     tl.store(target, value.to(Out.dtype.element_ty), mask=live[:, None] & inside[None, :])
 
 
@@ -228,8 +267,8 @@ def experts(
     x: Tensor,
     index: Tensor,
     weights: Tensor,
-    up: Tensor,
-    down: Tensor,
+    up: Sequence[Stored],
+    down: Sequence[Stored],
     up_bias: Tensor | None,
     down_bias: Tensor | None,
     gated: bool,
@@ -243,20 +282,23 @@ def experts(
     tiles: Tiles | None = None,
     is_sorted: bool | None = None,
 ) -> None:
-    """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H]. down:
-    [E, H, I]. Both are contiguous. is_sorted: whether choices are sorted, by default if there are many."""
+    """Launch the experts of `weft.ops.experts.Experts`. up: [E, 2 I, H] with gates before ups, or [E, I, H], in parts
+    of one format, one below the other. down: [E, H, I], so too. is_sorted: whether choices are sorted, by default if
+    there are many. Each part takes a kernel; with gates in several parts another one activates the sums."""
     rows, chosen = index.shape
-    choices, num_experts = rows * chosen, up.shape[0]
+    choices, num_experts = rows * chosen, num_matrices(up[0])
     if choices == 0:
         return
     require(num_experts < MAX_EXPERTS, f"there may be at most {MAX_EXPERTS - 1} experts, not {num_experts}")
     require(choices < MAX_CHOICES.value, f"at most {MAX_CHOICES.value - 1} choices fit a call, not {choices}")
-    tiles = tiles or choose_tiles(choices, num_experts, up.element_size())
-    inner = x.new_empty(choices, down.shape[2])
-    results = x.new_empty(choices, down.shape[1])
+    num_ups = sum(map(num_outputs, up))
+    inner = x.new_empty(choices, num_ups // 2 if gated else num_ups)
+    results = x.new_empty(choices, sum(map(num_outputs, down)))
+    is_whole = len(up) == 1 or not gated
+    sums = inner if is_whole else x.new_empty(choices, num_ups, dtype=torch.float32)
     chain = chain_options(x)
     starts, order, places = None, None, None
-    row_tiles, lanes = choices, FEW_CHOICES
+    lanes = FEW_CHOICES
     if choices > FEW_CHOICES if is_sorted is None else is_sorted:
         starts, order, places = (
             torch.empty(size, dtype=torch.int32, device=x.device)
@@ -266,20 +308,35 @@ def experts(
         sort_kernel[(blocks,)](
             index, live, starts, order, places, choices, num_experts, chosen, SORT_BLOCK, SORT_OTHERS, **chain
         )
-        # Each expert with rows has at most one tile that is not full.
-        row_tiles = choices // tiles.rows + min(choices, num_experts)
         lanes = triton.next_power_of_2(num_experts)
-    for source, weight, bias, target, by_row, pairs, number in (
-        (x, up, up_bias, inner, True, gated, function),
-        (inner, down, down_bias, results, False, False, int(Function.NONE)),
-    ):
-        outputs, inputs = weight.shape[1:]
-        experts_kernel[(triton.cdiv(outputs, tiles.outputs), row_tiles)](
-            source, weight, bias, starts, order, index, live, target, source.stride(0), choices, slope, limit, shift,
-            num_experts, outputs, inputs, chosen, lanes, tiles.rows, tiles.outputs, tiles.inputs, by_row, pairs, number,
-            tiles.stages, **chain, num_warps=tiles.warps,
-        )  # fmt: skip
+
+    def multiply(
+        source: Tensor, parts: Sequence[Stored], bias: Tensor | None, target: Tensor, by_row: bool, gated: bool,
+        function: int,
+    ) -> None:  # fmt: skip
+        first = 0
+        for part in parts:
+            tensors, constants = arguments_of(part)
+            of_part = tiles or choose_tiles(choices, num_experts, element_bytes(part))
+            row_tiles = choices
+            if starts is not None:  # each expert with rows has at most one tile that is not full
+                row_tiles = choices // of_part.rows + min(choices, num_experts)
+            outputs = num_outputs(part)
+            some, place = None if bias is None else bias[:, first:], target[:, first:]
+            experts_kernel[(triton.cdiv(outputs, of_part.outputs), row_tiles)](
+                source, *tensors, some, starts, order, index, live, place, source.stride(0),
+                row_stride(bias), place.stride(0), choices, slope, limit, shift, num_experts, outputs, source.shape[1],
+                chosen, lanes, of_part.rows, of_part.outputs, of_part.inputs, by_row, gated, function, *constants,
+                of_part.stages, **chain, num_warps=of_part.warps,
+            )  # fmt: skip
+            first += outputs
+
+    none = int(Function.NONE)
+    multiply(x, up, up_bias, sums, True, gated and is_whole, function if is_whole else none)
+    if not is_whole:
+        activate(sums, None, Epilogue(True, function, slope, limit, shift), inner)
+    multiply(inner, down, down_bias, results, False, False, none)
     combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
-        results, places, index, weights, residual, live, out, 0 if residual is None else residual.stride(0),
-        out.stride(0), out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
+        results, places, index, weights, residual, live, out, row_stride(residual), out.stride(0),
+         out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
     )  # fmt: skip

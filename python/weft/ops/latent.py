@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.formats import DENSE_FORMATS, Activations
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import FEW_ROWS, Linear, Norm, multiply
-from weft.ops.packing import pack_each, uses_tiles
+from weft.ops.packing import Packed, activations_of, format_of, pack_each
+from weft.ops.quantized import Matrix
 
 
 class LatentQueries:
@@ -31,29 +33,29 @@ class LatentQueries:
     k_up: [H, D, R], any view.
     q_norm, kv_norm: norms of the compressed query [Q] and of the latent [R]; `q_norm` may be None.
     num_rotated: P.
-    tiled: as in `Linear`.
+    activations: as in `Linear`.
     """
 
     def __init__(
         self,
-        q_up: Tensor | Sequence[Tensor] | None,
+        q_up: Matrix | Sequence[Matrix] | None,
         k_up: Tensor,
         q_norm: Norm | None,
         kv_norm: Norm,
         num_rotated: int,
         *,
-        tiled: bool | None = None,
+        activations: Activations | None = None,
     ) -> None:
         self.num_heads, size, self.latent_size = k_up.shape
         self.num_rotated, self.q_norm, self.kv_norm = num_rotated, q_norm, kv_norm
         self.query_size = self.num_heads * (size + num_rotated)
-        self.q_up = None if q_up is None else Linear(q_up, tiled=tiled)
+        self.q_up = None if q_up is None else Linear(q_up, activations=activations)
         require(
             self.q_up is None or self.q_up.num_outputs == self.query_size,
             f"{self.num_heads} heads of {size} + {num_rotated} elements need as many outputs of q_up",
         )
         require(self.q_up is not None or q_norm is None, "only compressed queries have a norm")
-        self.k_up = _stored(k_up.transpose(1, 2), tiled) if k_up.is_cpu else k_up.contiguous()
+        self.k_up = _stored(k_up.transpose(1, 2) if k_up.is_cpu else k_up, activations)
 
     def __call__(self, x: Tensor, live: Tensor | None = None) -> Tensor:
         """Queries and key [N, (H + 1) * (R + P)] for `x` [N, Q + R + P]: compressed query, latent, rotated part of the
@@ -65,18 +67,19 @@ class LatentQueries:
         out = x.new_empty(x.shape[0], (self.num_heads + 1) * key_size)
         q_weight, q_eps = (None, 0.0) if self.q_norm is None else (self.q_norm.weight, self.q_norm.eps)
         _LATENT_QUERIES(
-            x, None if q_up is None else q_up.weight, q_weight, q_eps, self.k_up, self.kv_norm.weight, self.kv_norm.eps,
-            self.query_size // self.num_heads - self.num_rotated, self.num_rotated, out, live,
+            x, *(_NONE if q_up is None else q_up.packed), q_weight, q_eps, self.k_up.memory, self.k_up.activations,
+            self.kv_norm.weight, self.kv_norm.eps, self.query_size // self.num_heads - self.num_rotated,
+            self.num_rotated, out, live,
         )  # fmt: skip
         return out
 
 
 class LatentValues:
-    """The results of heads from attention to latents. v_up: [H, V, R], any view. tiled: as in `Linear`."""
+    """The results of heads from attention to latents. v_up: [H, V, R], any view. activations: as in `Linear`."""
 
-    def __init__(self, v_up: Tensor, *, tiled: bool | None = None) -> None:
+    def __init__(self, v_up: Tensor, *, activations: Activations | None = None) -> None:
         self.num_heads, self.value_size, self.latent_size = v_up.shape
-        self.v_up = _stored(v_up, tiled) if v_up.is_cpu else v_up.contiguous()
+        self.v_up = _stored(v_up, activations)
 
     def __call__(self, attended: Tensor, live: Tensor | None = None) -> Tensor:
         """The results [N, H * V] of `attended` [N, H * R], whose rows may lie apart. live: int64 [1], the number of
@@ -84,21 +87,31 @@ class LatentValues:
         inputs = self.num_heads * self.latent_size
         require(attended.shape[1] == inputs, f"rows have {inputs} elements, not {attended.shape[1]}")
         out = attended.new_empty(attended.shape[0], self.num_heads * self.value_size)
-        _LATENT_VALUES(attended, self.v_up, out, live)
+        _LATENT_VALUES(attended, self.v_up.memory, self.v_up.activations, out, live)
         return out
 
 
-def _stored(weight: Tensor, tiled: bool | None) -> Tensor:
+_NONE = None, (), Activations.FLOAT32
+"""The arguments of the operation for queries that are not compressed."""
+
+
+def _stored(weight: Tensor, wanted: Activations | None) -> Packed:
     """Pack the matrices [H, out, in] of heads."""
-    return pack_each(weight, uses_tiles([weight.dtype], weight.device, tiled))
+    if not weight.is_cpu:
+        return Packed(weight.contiguous())
+    activations = activations_of([format_of(weight)], weight.device, wanted)
+    return Packed(pack_each(weight, activations is not Activations.FLOAT32), (), activations)
 
 
 def _latent_queries_cpu(
     x: Tensor,
     q_up: Tensor | None,
+    q_parts: Sequence[int],
+    q_activations: int,
     q_norm: Tensor | None,
     q_eps: float,
     k_up: Tensor,
+    k_activations: int,
     kv_norm: Tensor,
     kv_eps: float,
     size: int,
@@ -111,20 +124,21 @@ def _latent_queries_cpu(
     latent_size = out.shape[1] // (num_heads + 1) - num_rotated
     num_inputs = x.shape[1] - latent_size - num_rotated
     kernel = _core.latent_queries_cpu(
-        x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), address(q_norm),
-        DTYPE_CODES[k_up.dtype if q_up is None else q_up.dtype], q_up is not None and q_up.dim() > 3, num_inputs, q_eps,
-        k_up.data_ptr(), kv_norm.data_ptr(), DTYPE_CODES[k_up.dtype], k_up.dim() > 4, out.data_ptr(), x.shape[0],
-        num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps, torch.get_num_threads(),
-        address(live),
+        x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), q_parts, q_activations, address(q_norm), num_inputs,
+        q_eps, k_up.data_ptr(), kv_norm.data_ptr(), DENSE_FORMATS[k_up.dtype], k_activations, out.data_ptr(),
+        x.shape[0], num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps,
+        torch.get_num_threads(), address(live),
     )  # fmt: skip
     run_kernel("latent_queries", kernel)
 
 
-def _latent_values_cpu(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+def _latent_values_cpu(
+    attended: Tensor, v_up: Tensor, activations: int, out: Tensor, live: Tensor | None = None
+) -> None:
     _check(attended, torch.float32)
     num_heads = v_up.shape[0]
     kernel = _core.multiply_heads_cpu(
-        attended.data_ptr(), v_up.data_ptr(), DTYPE_CODES[v_up.dtype], v_up.dim() > 4, out.data_ptr(),
+        attended.data_ptr(), v_up.data_ptr(), DENSE_FORMATS[v_up.dtype], activations, out.data_ptr(),
         attended.shape[0], num_heads, attended.shape[1] // num_heads, out.shape[1] // num_heads, attended.stride(0),
         out.stride(0), torch.get_num_threads(), address(live),
     )  # fmt: skip
@@ -139,9 +153,12 @@ def _check(x: Tensor, dtype: torch.dtype) -> None:
 def _latent_queries_cuda(
     x: Tensor,
     q_up: Tensor | None,
+    q_parts: Sequence[int],
+    q_activations: int,
     q_norm: Tensor | None,
     q_eps: float,
     k_up: Tensor,
+    k_activations: int,
     kv_norm: Tensor,
     kv_eps: float,
     size: int,
@@ -154,30 +171,34 @@ def _latent_queries_cuda(
     split = x.shape[1] - k_up.shape[2] - num_rotated
     queries, latent = x[:, :split], x[:, split:]
     with device_of(x):
-        if q_up is not None and x.shape[0] <= FEW_ROWS:
+        if q_up is not None and not q_parts and x.shape[0] <= FEW_ROWS:
             kernels.up_queries(
                 queries, latent, q_up, q_norm, q_eps, k_up, kv_norm, kv_eps, num_rotated, out, live
             )
             return
         if q_up is not None:
-            queries = multiply(queries, q_up, None if q_norm is None else Norm(q_norm, q_eps), live)
+            norm, count = None if q_norm is None else Norm(q_norm, q_eps), len(k_up) * (size + num_rotated)
+            queries = multiply(queries, q_up, q_parts, count, norm, live)
         kernels.queries(queries, latent, k_up, kv_norm, kv_eps, num_rotated, out, live)
 
 
-def _latent_values_cuda(attended: Tensor, v_up: Tensor, out: Tensor, live: Tensor | None = None) -> None:
+def _latent_values_cuda(
+    attended: Tensor, v_up: Tensor, activations: int, out: Tensor, live: Tensor | None = None
+) -> None:
     _check(attended, v_up.dtype)
     with device_of(attended):
         triton_kernels("latent_triton").values(attended, v_up, out, live)
 
 
 _LATENT_QUERIES = register(
-    "latent_queries(Tensor x, Tensor? q_up, Tensor? q_norm, float q_eps, Tensor k_up, Tensor kv_norm, float kv_eps,"
-    " int size, int num_rotated, Tensor(a!) out, Tensor? live=None) -> ()",
+    "latent_queries(Tensor x, Tensor? q_up, int[] q_parts, int q_activations, Tensor? q_norm, float q_eps, Tensor k_up,"
+    " int k_activations, Tensor kv_norm, float kv_eps, int size, int num_rotated, Tensor(a!) out,"
+    " Tensor? live=None) -> ()",
     cpu=_latent_queries_cpu,
     cuda=_latent_queries_cuda,
 )
 _LATENT_VALUES = register(
-    "latent_values(Tensor attended, Tensor v_up, Tensor(a!) out, Tensor? live=None) -> ()",
+    "latent_values(Tensor attended, Tensor v_up, int activations, Tensor(a!) out, Tensor? live=None) -> ()",
     cpu=_latent_values_cpu,
     cuda=_latent_values_cuda,
 )

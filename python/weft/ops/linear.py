@@ -10,15 +10,15 @@ Each part but the product is optional. An activation with gates multiplies one h
 On the CPU, activations are float32 and weights keep their dtype; 16-bit weights are widened exactly when they are read.
 A row's result depends on that row alone, bit for bit, for any number of rows.
 
-On a processor with AMX, its tiles multiply weights in bfloat16. They use 17 bits of an activation and another order of
-summation, so the last bits of results differ from those on other processors.
+Some products round their input rows (`Activations`): with weights in bfloat16, rows are rounded to bfloat16 where the
+processor multiplies bfloat16 faster than float32. Processors with AMX have another order of summation, so the last bits
+of their results differ from those of other processors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
@@ -26,11 +26,17 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import pack, uses_tiles
+from weft.ops.device_blocks import Stored, num_outputs, pack_device, stored_parts
+from weft.ops.formats import Activations
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix
+from weft.ops.quantized import Matrix, Quantized
 
 FEW_ROWS = 16
 """The largest number of rows for weft's kernel on CUDA. With more rows, torch computes the matmul."""
+
+WIDENED = 1 << 27
+"""The numbers of a quantised weight that are widened at once for torch's matmul."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +69,21 @@ class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
 
-    On the CPU the weight is copied once, from the parts to the final layout. While a model loads, threads do that
-    (`PackingThreads`), and `weight` is complete when the model is.
+    Parts may be quantised, in different formats: each keeps its bits. On the CPU the weight is copied once, from the
+    parts to the final layout. While a model loads, threads do that (`PackingThreads`), and `weight` is complete when
+    the model is.
 
     activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    tiled: multiply in bfloat16 with AMX's tiles. By default, if that is possible. Raises `InputError` if True and not
-        possible.
+    activations: how the product rounds its input rows (`weft.ops.packing.activations_of`). Raises `InputError` if that
+        is not possible.
     """
 
     def __init__(
         self,
-        weight: Tensor | Sequence[Tensor],
+        weight: Matrix | Sequence[Matrix],
         bias: Tensor | Sequence[Tensor] | None = None,
         *,
         activation: Activation | None = None,
@@ -84,19 +91,29 @@ class Linear:
         scale: float = 1.0,
         softcap: float = 0.0,
         out_dtype: torch.dtype | None = None,
-        tiled: bool | None = None,
+        activations: Activations | None = None,
     ) -> None:
-        parts = [weight] if isinstance(weight, Tensor) else list(weight)
-        self.num_outputs = sum(prod(part.shape[:-1]) for part in parts) // (2 if gated else 1)
+        parts = [weight] if isinstance(weight, Tensor | Quantized) else list(weight)
         self.num_inputs = parts[0].shape[-1]
+        require(
+            all(part.shape[-1] == self.num_inputs for part in parts),
+            f"the parts of a weight have one number of inputs, not {[part.shape[-1] for part in parts]}",
+        )
+        self.num_outputs = outputs_of(parts) // (2 if gated else 1)
         self.bias = bias if isinstance(bias, Tensor | None) else _joined(bias)
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
-        has_tiles = uses_tiles((part.dtype for part in parts), parts[0].device, tiled)
-        if parts[0].device.type == "cpu":
-            self.weight = pack(parts, 2 if gated else 1, has_tiles)
+        device = parts[0].device
+        chosen = activations_of(map(format_of, parts), device, activations)
+        if device.type == "cpu":
+            self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
         else:
-            self.weight = _joined(parts)
+            self.packed = _on_device(parts)
+
+    @property
+    def weight(self) -> Tensor:
+        """The memory of the packed weight."""
+        return self.packed.memory
 
     def __call__(
         self,
@@ -121,17 +138,24 @@ class Linear:
             out = x.new_empty(x.shape[0], self.num_outputs, dtype=self.out_dtype)
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
         _LINEAR(
-            x, self.weight, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
+            x, *self.packed, self.bias, weight, eps, residual, *self.epilogue, out, also, live,
             *_parts(added, x, residual),
         )  # fmt: skip
         return out
 
 
-def multiply(x: Tensor, weight: Tensor, norm: Norm | None, live: Tensor | None = None) -> Tensor:
-    """The product of `Linear` on CUDA, for a weight [out, in]."""
-    out = x.new_empty(x.shape[0], weight.shape[0])
+def multiply(
+    x: Tensor,
+    weight: Tensor,
+    parts: Sequence[int],
+    num_outputs: int,
+    norm: Norm | None,
+    live: Tensor | None = None,
+) -> Tensor:
+    """The product of `Linear` on CUDA, for the memory and the parts of a `Packed`."""
+    out = x.new_empty(x.shape[0], num_outputs)
     norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    _LINEAR(x, weight, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    _LINEAR(x, weight, parts, Activations.FLOAT32, None, norm_weight, eps, None, *Epilogue(), out, None, live)
     return out
 
 
@@ -163,6 +187,12 @@ def _parts(
     return rows, added.norm.weight, added.norm.eps, total
 
 
+def _on_device(parts: Sequence[Matrix]) -> Packed:
+    """Store a weight on CUDA: dense parts as one matrix, others in `device_blocks`."""
+    dense = [part for part in parts if isinstance(part, Tensor)]
+    return Packed(_joined(dense)) if len(dense) == len(parts) else pack_device(parts)
+
+
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate biases, or weights after flattening all dimensions but the last."""
     flat = [part.flatten(0, -2) if part.dim() > 2 else part for part in parts]
@@ -175,7 +205,9 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 def _linear_cpu(
     x: Tensor,
-    panels: Tensor,
+    weight: Tensor,
+    parts: Sequence[int],
+    activations: int,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -197,10 +229,10 @@ def _linear_cpu(
 ) -> None:
     _check(x, norm, residual, out, also, added, added_norm, total)
     kernel = _core.linear_cpu(
-        x.data_ptr(), panels.data_ptr(), DTYPE_CODES[panels.dtype], address(bias), address(norm),
+        x.data_ptr(), weight.data_ptr(), parts, activations, address(bias), address(norm),
         address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
         _row_stride(residual), out.stride(0), _row_stride(also), eps, gated, function, slope, limit,
-        shift, scale, softcap, panels.dim() == 5, torch.get_num_threads(), address(live), address(added),
+        shift, scale, softcap, torch.get_num_threads(), address(live), address(added),
         address(added_norm), _row_stride(added), added_eps, address(total), _row_stride(total),
     )  # fmt: skip
     run_kernel("gated_linear" if gated else "linear", kernel)
@@ -220,6 +252,8 @@ def _check(*tensors: Tensor | None) -> None:
 def _linear_cuda(
     x: Tensor,
     weight: Tensor,
+    parts: Sequence[int],
+    activations: int,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -240,24 +274,11 @@ def _linear_cuda(
     total: Tensor | None = None,
 ) -> None:
     epilogue = Epilogue(gated, function, slope, limit, shift, scale, softcap)
+    matrices = stored_parts(weight, parts, 1, x.shape[1])
     if x.shape[0] <= FEW_ROWS:
+        inputs = norm, eps, live, added, added_norm, added_eps, total
         with device_of(x):
-            triton_kernels("linear_triton").linear(
-                x,
-                weight,
-                bias,
-                norm,
-                eps,
-                residual,
-                epilogue,
-                out,
-                also,
-                live,
-                added,
-                added_norm,
-                added_eps,
-                total,
-            )
+            _multiply_few(x, matrices, bias, residual, epilogue, out, also, *inputs)
         return
     if added is not None:
         assert added_norm is not None and total is not None
@@ -268,20 +289,82 @@ def _linear_cuda(
     elif norm is not None:
         source, x = x, x.new_empty(x.shape)
         _norm_cuda(source, norm, eps, x)
-    if residual is not None and epilogue.is_linear and out.dtype is x.dtype:
-        torch.addmm(residual, x, weight.t(), alpha=scale, out=out)
-        if bias is not None:
-            out.add_(bias, alpha=scale)
-    else:
-        sums = out
-        if gated or residual is not None:
-            sums = out.new_empty(x.shape[0], weight.shape[0])
-        _multiply(x, weight, bias, sums)
-        if sums is not out or not epilogue.is_linear or scale != 1:
-            with device_of(x):
-                triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
+    adds = residual is not None and epilogue.is_linear and out.dtype is x.dtype
+    sums = out
+    if gated or (residual is not None and not adds):
+        sums = out.new_empty(x.shape[0], sum(map(num_outputs, matrices)))
+    for columns, dense in _widened(matrices, x.dtype):
+        some, target = None if bias is None else bias[columns], sums[:, columns]
+        if residual is not None and adds:
+            torch.addmm(residual[:, columns], x, dense.t(), alpha=scale, out=target)
+            if some is not None:
+                target.add_(some, alpha=scale)
+        else:
+            _multiply(x, dense, some, target)
+    if not adds and (sums is not out or not epilogue.is_linear or scale != 1):
+        with device_of(x):
+            triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
     if also is not None:
         also.copy_(out)
+
+
+def _multiply_few(
+    x: Tensor,
+    matrices: Sequence[Stored],
+    bias: Tensor | None,
+    residual: Tensor | None,
+    epilogue: Epilogue,
+    out: Tensor,
+    also: Tensor | None,
+    norm: Tensor | None,
+    eps: float,
+    live: Tensor | None,
+    added: Tensor | None,
+    added_norm: Tensor | None,
+    added_eps: float,
+    total: Tensor | None,
+) -> None:
+    """The product of few rows on CUDA: one kernel for each part. If gates and ups are in several parts, another one
+    activates their sums."""
+    kernels = triton_kernels("linear_triton")
+    is_whole = len(matrices) == 1 or not epilogue.gated
+    sums, first = out, 0
+    if not is_whole:
+        sums = out.new_empty(len(x), sum(map(num_outputs, matrices)), dtype=torch.float32)
+    for matrix in matrices:
+        columns = slice(first, first + num_outputs(matrix))
+        first = columns.stop
+        targets: tuple[Tensor | None, ...] = residual, out, also
+        if not is_whole:
+            targets = None, sums, None
+        if len(matrices) > 1:
+            targets = tuple(None if target is None else target[:, columns] for target in targets)
+        kernels.linear(
+            x, matrix, None if bias is None else bias[columns], norm, eps, targets[0],
+            epilogue if is_whole else Epilogue(), *targets[1:], live, added, added_norm, added_eps, total,
+        )  # fmt: skip
+    if not is_whole:
+        for target in (also, out):  # in this order, because the residual may be `out`
+            if target is not None:
+                kernels.activate(sums, residual, epilogue, target, live=live)
+
+
+def _widened(matrices: Sequence[Stored], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
+    """The outputs and the numbers of matrices in `dtype`; of quantised ones at most `WIDENED` numbers at a time, in
+    memory that is free again when the iterator goes on."""
+    first = 0
+    for matrix in matrices:
+        count = num_outputs(matrix)
+        if isinstance(matrix, Tensor):
+            yield slice(first, first + count), matrix.view(count, -1).to(dtype)
+        else:
+            most = max(1, WIDENED // matrix.num_inputs)
+            for start in range(0, count, most):
+                dense = matrix.codes.new_empty(min(most, count - start), matrix.num_inputs, dtype=dtype)
+                with device_of(dense):
+                    triton_kernels("blocks_triton").widen(matrix, start, dense)
+                yield slice(first + start, first + start + len(dense)), dense
+        first += count
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
@@ -329,10 +412,10 @@ def _add_norm_cuda(
 
 
 _LINEAR = register(
-    "linear(Tensor x, Tensor weight, Tensor? bias, Tensor? norm, float eps, Tensor? residual, bool gated,"
-    " int function, float slope, float limit, float shift, float scale, float softcap, Tensor(a!) out,"
-    " Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None, Tensor? added_norm=None, float added_eps=0.0,"
-    " Tensor(c!)? total=None) -> ()",
+    "linear(Tensor x, Tensor weight, int[] parts, int activations, Tensor? bias, Tensor? norm, float eps,"
+    " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale,"
+    " float softcap, Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None,"
+    " Tensor? added_norm=None, float added_eps=0.0, Tensor(c!)? total=None) -> ()",
     cpu=_linear_cpu,
     cuda=_linear_cuda,
 )

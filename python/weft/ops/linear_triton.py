@@ -4,6 +4,9 @@ A program computes a tile of outputs for all rows, from a share of the inputs (s
 program of a tile to arrive adds them up in order. Tiles and shares are constants of the weight's shape. So the bits of
 a row's result depend neither on the number of rows nor on its place among them.
 
+Quantised weights are read as they are (`weft.ops.blocks_triton`): a program multiplies the inputs by a group's codes,
+then adds the sums, times the group's scales, to its sums in float32.
+
 `activate` does what follows the sums for many rows, for which torch computes the matmul.
 
 `live` is the number of live rows, int64 [1] on the device. Rows from `live` on are neither read nor written. Without
@@ -23,6 +26,17 @@ from torch import Tensor
 
 from weft.ops.activation import Epilogue
 from weft.ops.activation_triton import activated, gated, scaled_capped
+from weft.ops.blocks_triton import (
+    DENSE,
+    add_product,
+    add_scaled,
+    arguments_of,
+    element_bytes,
+    load_codes,
+    load_scales,
+    place_of,
+)
+from weft.ops.device_blocks import Stored, num_outputs
 from weft.ops.linear import FEW_ROWS
 from weft.ops.triton_launch import (
     chain_options,
@@ -51,17 +65,21 @@ class Tiles(NamedTuple):
     stages: int
 
 
-def choose_tiles(outputs: int, inputs: int, element: int) -> Tiles:
-    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the
-    GPU."""
+def choose_tiles(outputs: int, inputs: int, element: float, least: int | None = None) -> Tiles:
+    """Tiles for a weight [outputs, inputs] with elements of `element` bytes: one wave of programs that fills the GPU.
+    With `least`, tiles have half as many inputs as usual, but not fewer than that."""
     variant = chosen()
-    block = variant.inputs if element == 2 else 32
+    block = variant.inputs if element <= 2 else 32
+    if least is not None:
+        block = max(block // 2, least)
     shares, tiles = 1, triton.cdiv(outputs, OUTPUTS)
     while shares < MAX_SHARES and tiles * shares < ENOUGH_PROGRAMS and inputs >= 4 * shares * block:
         shares *= 2
     if variant.split_wide and tiles >= ENOUGH_PROGRAMS and inputs >= 4 * block:
         shares = 2
-    return Tiles(variant.outputs, block, shares, variant.stages)
+    # A tile of half bytes is small, so more of them are in flight.
+    stages = variant.stages + (element < 1 and least is None)
+    return Tiles(variant.outputs, block, shares, stages)
 
 
 @triton.jit
@@ -114,6 +132,33 @@ def prefetch_weights(
 
 
 @triton.jit
+def prefetch_codes(
+    Codes, tile, group, N: tl.constexpr, K: tl.constexpr, BN: tl.constexpr, GATED: tl.constexpr, GROUP: tl.constexpr,
+    HALVES: tl.constexpr, AHEAD: tl.constexpr,
+):  # fmt: skip
+    """Prefetch AHEAD bytes of codes of each output of a tile, from a group on, to the L2 cache."""
+    WIDTH: tl.constexpr = GROUP // HALVES
+    LINE: tl.constexpr = 128 // WIDTH  # the outputs whose codes of a group take a line
+    LINES: tl.constexpr = BN // LINE
+    if AHEAD > 0:
+        line = tl.arange(0, LINES * (AHEAD // WIDTH))
+        i = line % LINES * LINE
+        if GATED:  # gates lie side by side, and so do ups
+            i = line % (LINES // 2) * (2 * LINE) + line % LINES // (LINES // 2)
+        n, _ = weight_rows(tile, i, N, BN, GATED)
+        ahead = tl.minimum(group + line // LINES, (K - 1) // GROUP)
+        address = (Codes + place_of(n, ahead, 0, N, K, GROUP) * WIDTH).to(tl.int64, bitcast=True)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [address],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
+@triton.jit
 def load_inputs(x_rows, k, live, K: tl.constexpr, EVEN: tl.constexpr):
     """Inputs `k` of all rows; zeros for rows that are not `live`, and after input K."""
     if EVEN:
@@ -136,20 +181,46 @@ def inverse_rms(
     return tl.rsqrt(tl.sum(squares, 1) / K + eps)
 
 
+@triton.jit
+def prepared(
+    x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, writes_total, Norm, K: tl.constexpr,
+    EVEN: tl.constexpr, HEADROOM: tl.constexpr,
+):  # fmt: skip
+    """Inputs `k` of all rows, plus normed ones at `added_rows` with AddedNorm, which are written to `total_rows` if
+    `writes_total`. With Norm they are then multiplied by its weight, and `squares` has theirs added."""
+    dtype: tl.constexpr = x.dtype
+    if AddedNorm is not None:
+        added = load_inputs(added_rows, k, live, K, EVEN).to(tl.float32)
+        weight = tl.load(AddedNorm + k, mask=k < K, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) + added * added_scale[:, None] * weight[None, :]).to(dtype)
+        tl.store(total_rows + k[None, :], x, mask=live[:, None] & (k < K)[None, :] & writes_total)
+    if Norm is not None:
+        f = x.to(tl.float32)
+        squares += f * f
+        if EVEN:
+            weight = tl.load(Norm + k)
+        else:
+            weight = tl.load(Norm + k, mask=k < K, other=0.0)
+        x = (f * weight.to(tl.float32)[None, :] / HEADROOM).to(dtype)
+    return x, squares
+
+
 @triton.jit(
     do_not_specialize=["rows", "eps", "added_eps", "slope", "limit", "shift", "scale", "softcap"],
     do_not_specialize_on_alignment=["Live"],
 )
 def linear_kernel(
-    X, W, Bias, Norm, Residual, Live, Out, Also, Added, AddedNorm, Total, Parts, Counters, rows, x_row, residual_row,
-    out_row, also_row, added_row, total_row, eps, added_eps, slope, limit, shift, scale, softcap,
+    X, W, Scales, Lows, Supers, Bias, Norm, Residual, Live, Out, Also, Added, AddedNorm, Total, Parts, Counters, rows,
+    x_row, residual_row, out_row, also_row, added_row, total_row, eps, added_eps, slope, limit, shift, scale, softcap,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SHARES: tl.constexpr,
-    GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr, CAPPED: tl.constexpr, STAGES: tl.constexpr,
-    EARLY: tl.constexpr, AHEAD: tl.constexpr, PIECES: tl.constexpr, CHAINED: tl.constexpr,
+    GATED: tl.constexpr, FUNCTION: tl.constexpr, SCALED: tl.constexpr, CAPPED: tl.constexpr, CODES: tl.constexpr,
+    GROUP: tl.constexpr, HALVES: tl.constexpr, LOWS: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr,
+    AHEAD: tl.constexpr, PIECES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program multiplies a share of the inputs for a tile of outputs. If SHARES > 1, Parts: float32 [tiles, SHARES,
     BM * BN + BM], Counters: int32 [tiles], zero before and after. With Added [rows, K], the inputs are X + norm(Added),
-    and the programs of the first tile write them to Total. Added needs EARLY to be false."""
+    and the programs of the first tile write them to Total. W are numbers [N, K] if CODES is DENSE, else codes with
+    Scales, Lows and Supers. Added and codes need EARLY to be false."""
     tile = tl.program_id(0)
     share = tl.program_id(1)
     PER_SHARE: tl.constexpr = (K + BK * SHARES - 1) // (BK * SHARES) * BK
@@ -168,54 +239,70 @@ def linear_kernel(
     live = m < rows
     if not EARLY:
         if CHAINED:
-            prefetch_weights(W, tile, low, N, K, BN, GATED, AHEAD, PIECES)
+            if CODES == DENSE:
+                prefetch_weights(W, tile, low, N, K, BN, GATED, AHEAD, PIECES)
+            else:
+                prefetch_codes(W, tile, low // GROUP, N, K, BN, GATED, GROUP, HALVES, AHEAD)
         wait_for_earlier(CHAINED)
     # With a norm, x is not yet divided by its root mean square, so it may be near the largest float16.
     HEADROOM: tl.constexpr = 16.0 if X.dtype.element_ty == tl.float16 else 1.0
-    acc = tl.zeros([BN, BM], tl.float32)
-    squares = tl.zeros([BM, BK], tl.float32)
+    WIDTH: tl.constexpr = BK if CODES == DENSE else GROUP // HALVES  # the inputs of a product
+    acc = tl.zeros([BN, BM] if CODES == DENSE else [BM, BN], tl.float32)
+    squares = tl.zeros([BM, WIDTH], tl.float32)
     x_rows = X + m[:, None] * x_row
+    added_rows, total_rows, added_scale = x_rows, x_rows, 0.0
     if Added is not None:
         added_rows = Added + m[:, None] * added_row
         added_scale = inverse_rms(added_rows, live, rows, added_eps, K, BM, 4 * BK, STAGES)
+        total_rows = Total + m[:, None] * total_row
     w_rows = W + n[:, None].to(tl.int64) * K
     for k0 in tl.range(low, high, BK, num_stages=STAGES):
-        k = k0 + tl.arange(0, BK)
-        if EVEN:
-            w = tl.load(w_rows + k[None, :])
-        else:
-            w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
-        if EARLY:
-            # The first asynchronous loads of weights are issued before the first iteration waits. Inputs are read under
-            # a condition on the wait, so that the compiler can't hoist them above it.
-            ready = 0
-            if k0 == low:
-                if CHAINED and PER_SHARE > (STAGES - 1) * BK:
-                    prefetch_weights(W, tile, low + (STAGES - 1) * BK, N, K, BN, GATED, AHEAD, PIECES)
-                ready = waited(CHAINED)
-            x = tl.zeros([BM, BK], X.dtype.element_ty)
-            if ready == 0:
-                x = load_inputs(x_rows, k, live, K, EVEN)
-        else:
-            x = load_inputs(x_rows, k, live, K, EVEN)
-        if Added is not None:
-            added = load_inputs(added_rows, k, live, K, EVEN).to(tl.float32)
-            weight = tl.load(AddedNorm + k, mask=k < K, other=0.0).to(tl.float32)
-            x = (x.to(tl.float32) + added * added_scale[:, None] * weight[None, :]).to(X.dtype.element_ty)
-            written = live[:, None] & (k < K)[None, :] & (tile == 0)
-            tl.store(Total + m[:, None] * total_row + k[None, :], x, mask=written)
-        if Norm is not None:
-            f = x.to(tl.float32)
-            squares += f * f
+        if CODES == DENSE:
+            k = k0 + tl.arange(0, BK)
             if EVEN:
-                weight = tl.load(Norm + k)
+                w = tl.load(w_rows + k[None, :])
             else:
-                weight = tl.load(Norm + k, mask=k < K, other=0.0)
-            x = (f * weight.to(tl.float32)[None, :] / HEADROOM).to(X.dtype.element_ty)
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+                w = tl.load(w_rows + k[None, :], mask=k[None, :] < K, other=0.0)
+            if EARLY:
+                # The first asynchronous loads of weights are issued before the first iteration waits. Inputs are read
+                # under a condition on the wait, so that the compiler can't hoist them above it.
+                ready = 0
+                if k0 == low:
+                    if CHAINED and PER_SHARE > (STAGES - 1) * BK:
+                        prefetch_weights(W, tile, low + (STAGES - 1) * BK, N, K, BN, GATED, AHEAD, PIECES)
+                    ready = waited(CHAINED)
+                x = tl.zeros([BM, BK], X.dtype.element_ty)
+                if ready == 0:
+                    x = load_inputs(x_rows, k, live, K, EVEN)
+            else:
+                x = load_inputs(x_rows, k, live, K, EVEN)
+            x, squares = prepared(
+                x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, tile == 0, Norm, K, EVEN, HEADROOM
+            )  # fmt: skip
+            acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
+        else:
+            for u in tl.static_range(BK // GROUP):
+                group = k0 // GROUP + u
+                place = place_of(n, group, 0, N, K, GROUP)
+                codes = load_codes(W, place, group, K, GROUP, HALVES, EVEN)
+                factor, minimum = load_scales(
+                    Scales, Lows, Supers, place, n, group, 0, N, K, GROUP, CODES, LOWS, EVEN
+                )
+                sums = tl.zeros([BM, BN], tl.float32)
+                x_sums = tl.zeros([BM], tl.float32)
+                for half in tl.static_range(HALVES):
+                    k = group * GROUP + half * WIDTH + tl.arange(0, WIDTH)
+                    x = load_inputs(x_rows, k, live, K, EVEN)
+                    x, squares = prepared(
+                        x, squares, k, live, added_rows, added_scale, AddedNorm, total_rows, tile == 0, Norm, K, EVEN,
+                        HEADROOM,
+                    )  # fmt: skip
+                    sums, x_sums = add_product(sums, x_sums, x, codes, minimum, half, CODES, LOWS)
+                acc = add_scaled(acc, sums, x_sums, factor, minimum, LOWS)
     if EARLY and Live is not None:
         wait_for_earlier(CHAINED)  # without live rows, no iteration has waited
-    acc = tl.trans(acc)
+    if CODES == DENSE:
+        acc = tl.trans(acc)
     total = tl.sum(squares, 1)
     last = True
     if SHARES > 1:
@@ -264,7 +351,7 @@ def linear_kernel(
 
 def linear(
     x: Tensor,
-    weight: Tensor,
+    weight: Stored,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -279,11 +366,14 @@ def linear(
     total: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> None:
-    """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous;
-    gates come before ups."""
+    """Launch the matmul of `weft.ops.linear.Linear` for at most `FEW_ROWS` rows. weight: [out, in], contiguous,
+    or blocks of one matrix; gates come before ups."""
     rows, inputs = x.shape
-    outputs = weight.shape[0]
-    tiles = tiles or choose_tiles(outputs, inputs, weight.element_size())
+    outputs, is_dense = num_outputs(weight), isinstance(weight, Tensor)
+    tensors, constants = arguments_of(weight)
+    # Rows to add beside several groups of codes need many registers.
+    least = constants.group if added is not None and not is_dense else None
+    tiles = tiles or choose_tiles(outputs, inputs, element_bytes(weight), least)
     num_tiles = triton.cdiv(outputs, tiles.outputs)
     parts, arrived = out, out
     if tiles.shares > 1:
@@ -292,11 +382,12 @@ def linear(
         arrived = counters(x, num_tiles)
     variant, chain = chosen(), chain_options(x)
     linear_kernel[(num_tiles, tiles.shares)](
-        x, weight, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived, rows, x.stride(0),
-        row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total), eps, added_eps,
-        *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
-        *constants_of(epilogue), tiles.stages, variant.early and added is None, variant.prefetch_bytes,
-        prefetch_requests(weight, tiles, variant), **chain, num_warps=variant.warps,
+        x, *tensors, bias, norm, residual, live, out, also, added, added_norm, total, parts, arrived,
+        rows, x.stride(0), row_stride(residual), out.stride(0), row_stride(also), row_stride(added), row_stride(total),
+        eps, added_eps, *numbers_of(epilogue), outputs, inputs, FEW_ROWS, tiles.outputs, tiles.inputs, tiles.shares,
+        *constants_of(epilogue), *constants, tiles.stages, variant.early and added is None and is_dense,
+        variant.prefetch_bytes, prefetch_requests(weight, tiles, variant) if isinstance(weight, Tensor) else 0, **chain,
+        num_warps=variant.warps,
     )  # fmt: skip
 
 
@@ -307,7 +398,7 @@ def row_stride(tensor: Tensor | None) -> int:
 def prefetch_requests(weight: Tensor, tiles: Tiles, variant: Variant) -> int:
     """The number of bulk requests that prefetch a row's bytes; 0 means line by line."""
     size = weight.element_size()
-    row, offset = weight.shape[1] * size, weight.storage_offset() * size
+    row, offset = weight.shape[-1] * size, weight.storage_offset() * size
     fits = (
         row % 16 == offset % 16 == 0 and row >= variant.prefetch_bytes > 0
     )  # bulk requests take whole 16 bytes

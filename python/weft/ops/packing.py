@@ -7,14 +7,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
+from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft import _core
+from weft.ops.formats import ACTIVATION_DTYPES, DENSE_FORMATS, Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import require
+from weft.ops.quantized import Matrix, Quantized, row_sizes
 
 PANEL = 64
 MAX_THREADS = 4
@@ -23,22 +27,91 @@ MAX_THREADS = 4
 PIECE_BYTES = 4 << 20
 
 
-def uses_tiles(dtypes: Iterable[torch.dtype], device: torch.device, tiled: bool | None) -> bool:
-    """Whether matrices of `dtypes` on `device` are packed for AMX's tiles: by default if that is possible, or as
-    `tiled` says. Raises `InputError` if that is True and not possible."""
-    can_tile = device.type == "cpu" and {*dtypes} == {torch.bfloat16} and bool(_core.has_tiles())
-    require(can_tile or not tiled, "tiles need weights in bfloat16 on the CPU, and a processor with AMX")
-    return can_tile and tiled is not False
+class Packed(NamedTuple):
+    """A matrix in the layout of the CPU's kernels, or on CUDA as its kernels read it.
+
+    memory: the panels, part by part; on CUDA a dense matrix [out, in], or the tensors of `weft.ops.device_blocks`.
+    parts: three numbers for each part of the matrix: its format, its outputs, and the offset of its panels in bytes. A
+        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA that part
+        has the outputs of both, and a dense matrix has no parts.
+    activations: how products round their input rows.
+    """
+
+    memory: Tensor
+    parts: tuple[int, ...] = ()
+    activations: Activations = Activations.FLOAT32
+
+
+MAX_PARTS = 4
+"""The largest number of parts of a matrix."""
+
+
+def format_of(matrix: Matrix) -> Format:
+    """The format of a matrix. Raises `InputError` for a tensor that is no matrix of weights."""
+    if isinstance(matrix, Quantized):
+        return matrix.format
+    require(matrix.dtype in DENSE_FORMATS, f"weights are float32, float16 or bfloat16, not {matrix.dtype}")
+    return DENSE_FORMATS[matrix.dtype]
+
+
+def activations_of(
+    formats: Iterable[Format], device: torch.device, wanted: Activations | None
+) -> Activations:
+    """How products with matrices of `formats` on `device` round their input rows: as `wanted`; by default as the model
+    that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
+
+    Raises `InputError` if `wanted` is not possible."""
+    if device.type != "cpu":
+        require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
+        return Activations.FLOAT32
+    of_matrices = {*formats}
+
+    def is_possible(activations: Activations) -> bool:
+        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
+
+    if wanted is not None:
+        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
+        require(
+            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
+        )
+        return wanted
+    of_model = None if _thread.packing is None else _thread.packing.activations
+    if of_model is not None and is_possible(of_model):
+        return of_model
+    if is_possible(Activations.INT8):
+        return Activations.INT8
+    # Float32 and float16 have more digits than a row in bfloat16.
+    is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
+    return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+
+
+def activations_named(name: str, device: torch.device) -> Activations | None:
+    """How the products of a model on `device` round their input rows, for the name that a user gives; None for "auto".
+    Raises `InputError` if the device can't."""
+    if name == "auto":
+        return None
+    require(device.type != "cuda", f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
+    activations = ACTIVATION_DTYPES[name]
+    if activations is Activations.TWO_BFLOAT16:
+        require(
+            _core.can_multiply(Format.BF16, activations),
+            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'",
+        )
+    return activations
 
 
 class PackingThreads:
     """While it is open, `pack` returns before it has packed. `__exit__` waits for all copies that the thread started.
     A context manager, for one model.
 
+    activations: how the model's products round their input rows, where a matrix allows it and the model does not say
+        otherwise. None: as is fastest.
+
     Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
     processes use the processor, because a model has hundreds of copies."""
 
-    def __init__(self) -> None:
+    def __init__(self, activations: Activations | None = None) -> None:
+        self.activations = activations
         self._num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="weft-pack")
         # Tensors that wait to be packed are in memory.
@@ -105,13 +178,48 @@ def pack(
 
     The result is complete when `PackingThreads` is closed, if one is open in this thread."""
     dtype = dtype or reduce(torch.promote_types, (part.dtype for part in parts))
-    num_outputs = sum(prod(part.shape[:-1]) for part in parts) // num_groups
+    num_outputs = outputs_of(parts) // num_groups
     packed = out
     if packed is None:
         packed = reserved(packed_shape(num_outputs, parts[0].shape[-1], num_groups, is_tiled), dtype)
+
+    def copy(rows: Tensor, panel: int, first: int) -> None:
+        sizes, strides = row_sizes(rows)
+        kernel = _core.pack_cpu(
+            rows.data_ptr(), rows.element_size(), sizes, strides, rows.shape[-1], packed[panel].data_ptr(), first,
+            num_groups * packed[panel].numel(), is_tiled,
+        )  # fmt: skip
+        _start(kernel, rows, packed)
+
+    _copy_all((part.to(dtype) for part in parts), num_outputs, num_groups, copy)
+    return packed
+
+
+def pack_blocks(parts: Sequence[Quantized], num_groups: int, out: Tensor) -> None:
+    """Copy `parts` of one format [..., in], one below the other, to the panels of `out`, uint8 that holds zeros. As for
+    `pack`, the result may be complete later."""
+    first_part = parts[0]
+    num_inputs = first_part.num_inputs
+    size = _core.panel_bytes(first_part.format, Activations.FLOAT32, num_inputs)
+
+    def copy(rows: Tensor, panel: int, first: int) -> None:
+        sizes, strides = row_sizes(rows)
+        kernel = _core.pack_blocks_cpu(
+            first_part.format, rows.data_ptr(), sizes, strides, num_inputs, out.data_ptr() + panel * size, first,
+            num_groups * size,
+        )  # fmt: skip
+        _start(kernel, rows, out)
+
+    _copy_all((part.data for part in parts), outputs_of(parts) // num_groups, num_groups, copy)
+
+
+def _copy_all(
+    parts: Iterable[Tensor], num_outputs: int, num_groups: int, copy: Callable[[Tensor, int, int], None]
+) -> None:
+    """Call `copy` with pieces of `parts`, at most three leading dimensions each; with the panel that is the first of
+    the piece's group; and with the number that its first output has in this group."""
     first = 0
     for part in parts:
-        part = part.to(dtype)
         if part.dim() > 4 or part.stride(-1) != 1 or num_groups > 1:
             part = part.contiguous().flatten(0, -2)
         count = prod(part.shape[:-1])
@@ -122,12 +230,96 @@ def pack(
             rows = part if num_groups == 1 else part[begin - first : end - first]
             place = begin - group * num_outputs
             # Threads share a large matrix, so that its file's pages are free before many others are mapped.
-            for piece in rows.split(max(1, PIECE_BYTES // (rows[0].numel() * rows.element_size()))):
-                kernel = _copy(piece, packed[group], place, num_groups, is_tiled)
-                _start(kernel, piece, packed)
+            size = max(1, PIECE_BYTES // max(1, rows[0].numel() * rows.element_size()))
+            for piece in rows.split(size if size < PANEL or rows.dim() > 2 else size // PANEL * PANEL):
+                copy(piece, group, place)
                 place += prod(piece.shape[:-1])
         first += count
-    return packed
+
+
+def outputs_of(parts: Iterable[Matrix]) -> int:
+    """The number of outputs of matrices, one below the other."""
+    return sum(prod(part.shape[:-1]) for part in parts)
+
+
+class _Run(NamedTuple):
+    """Matrices of one format, one below the other."""
+
+    format: Format
+    parts: list[Matrix]
+
+
+def _runs_of(parts: Sequence[Matrix], num_groups: int) -> list[_Run]:
+    """Join neighbours of one format. If the formats of gates and ups differ, or if more than one format is among the
+    gates or ups, each has at least a run of its own."""
+    kinds = {format_of(part) for part in parts}
+    if len(kinds) == 1:
+        return [_Run(kinds.pop(), list(parts))]
+    num_outputs, first, runs = outputs_of(parts) // num_groups, 0, list[_Run]()
+    for part in parts:
+        kind, count = format_of(part), outputs_of([part])
+        begins_group = num_groups > 1 and first % num_outputs == 0
+        require(
+            num_groups == 1 or first // num_outputs == (first + count - 1) // num_outputs,
+            "gates and ups of different formats must be different matrices",
+        )
+        if runs and runs[-1].format is kind and not begins_group:
+            runs[-1].parts.append(part)
+        else:
+            runs.append(_Run(kind, [part]))
+        first += count
+    require(
+        len(runs) <= (MAX_PARTS if num_groups == 1 else num_groups),
+        f"one product can't have matrices of the formats {', '.join(run.format.name for run in runs)}, one below the "
+        f"other: it has at most {MAX_PARTS} changes, and gates or ups have one format each; dequantize some",
+    )
+    return runs
+
+
+def pack_matrix(parts: Sequence[Matrix], num_groups: int, activations: Activations) -> Packed:
+    """Pack matrices [..., in], one below the other, for products that round their input rows by `activations`. Each
+    matrix keeps its format, but dense ones get a common dtype. The outputs are `num_groups` groups: one, or gates and
+    then ups. As for `pack`, the result may be complete later."""
+    num_inputs = parts[0].shape[-1]
+    dtypes = [part.dtype for part in parts if isinstance(part, Tensor)]
+    dtype = reduce(torch.promote_types, dtypes, dtypes[0]) if dtypes else None
+    is_tiled = activations is not Activations.FLOAT32
+    if len(dtypes) == len(parts):
+        memory = pack([part for part in parts if isinstance(part, Tensor)], num_groups, is_tiled)
+        num_outputs = outputs_of(parts) // num_groups
+        return Packed(memory, (DENSE_FORMATS[memory.dtype], num_outputs, 0), activations)
+    runs = _runs_of([part.to(dtype) if isinstance(part, Tensor) else part for part in parts], num_groups)
+    # One run has both gates and ups, whose panels alternate.
+    groups = num_groups if len(runs) == 1 else 1
+    offsets, numbers = [0], list[int]()
+    for run in runs:
+        num_outputs = outputs_of(run.parts) // groups
+        numbers += [run.format, num_outputs, offsets[-1]]
+        offsets.append(offsets[-1] + part_bytes(run.format, activations, num_outputs, num_inputs, groups))
+    memory = reserved((offsets[-1],), torch.uint8)
+    for run, (begin, end) in zip(runs, pairwise(offsets), strict=True):
+        fill_part(run.parts, groups, activations, memory[begin:end])
+    return Packed(memory, tuple(numbers), activations)
+
+
+def part_bytes(
+    format: Format, activations: Activations, num_outputs: int, num_inputs: int, num_groups: int
+) -> int:
+    """The bytes of the panels of a part, of `num_groups` groups with `num_outputs` outputs each."""
+    panels = -(-num_outputs // PANEL) * num_groups
+    return panels * int(_core.panel_bytes(format, activations, num_inputs))
+
+
+def fill_part(parts: Sequence[Matrix], num_groups: int, activations: Activations, memory: Tensor) -> None:
+    """Pack matrices of one format to `memory`, uint8 [part_bytes()] of zeros."""
+    blocks = [part for part in parts if isinstance(part, Quantized)]
+    if blocks:
+        pack_blocks(blocks, num_groups, memory)
+        return
+    dense = [part for part in parts if isinstance(part, Tensor)]
+    is_tiled = activations is not Activations.FLOAT32
+    shape = packed_shape(outputs_of(dense) // num_groups, dense[0].shape[-1], num_groups, is_tiled)
+    pack(dense, num_groups, is_tiled, dense[0].dtype, memory.view(dense[0].dtype).view(shape))
 
 
 def pack_each(matrices: Tensor, is_tiled: bool) -> Tensor:
@@ -137,16 +329,6 @@ def pack_each(matrices: Tensor, is_tiled: bool) -> Tensor:
     for matrix, place in zip(matrices, packed, strict=True):
         pack([matrix], 1, is_tiled, matrices.dtype, place)
     return packed
-
-
-def _copy(rows: Tensor, panel: Tensor, first: int, num_groups: int, is_tiled: bool) -> _core.Kernel:
-    """The kernel that copies `rows` to the outputs from `first` on of the group whose first panel is `panel`."""
-    missing = 4 - rows.dim()
-    sizes, strides = [1] * missing + list(rows.shape[:-1]), [0] * missing + list(rows.stride()[:-1])
-    return _core.pack_cpu(
-        rows.data_ptr(), rows.element_size(), sizes, strides, rows.shape[-1], panel.data_ptr(), first,
-        num_groups * panel.numel(), is_tiled,
-    )  # fmt: skip
 
 
 def _start(kernel: _core.Kernel, *tensors: Tensor) -> None:

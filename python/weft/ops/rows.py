@@ -1,27 +1,48 @@
 """Operations on rows of activations: embeddings, joined norms, and gathering and copying rows.
 
 `live` (int64 [1], on the device) is the number of live rows. The kernels neither read nor write the others. None means
-all rows. `vocab` is the number of embeddings of a packed weight, which may be padded."""
+all rows. `vocab` is the number of embeddings, of which a packed weight may have more."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from weft import _core
 from weft.ops.attention import Rows
-from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
+from weft.ops.device_blocks import Stored, stored_at
+from weft.ops.formats import Activations, Format
+from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Linear, Norm
+from weft.ops.packing import format_of
+from weft.ops.quantized import Matrix, Quantized
 
-_LAYOUTS = {2: 0, 3: 1, 5: 2}
-"""The number of a layout in the native kernels, by the number of dimensions: rows [V, H], or a `Linear`'s panels or
-tiles."""
+
+class Layout(IntEnum):
+    """How embeddings are stored: as rows, of blocks if they are quantised; or as a `Linear` has them, in panels, in
+    tiles, or on CUDA in `weft.ops.device_blocks`, which stands for panels there."""
+
+    ROWS = 0
+    PANELS = 1
+    TILES = 2
+
+
+class Embeddings(NamedTuple):
+    """A matrix of embeddings, as the operations take it."""
+
+    memory: Tensor
+    format: Format
+    layout: Layout
+    vocab_size: int
+    width: int
 
 
 def embed(
-    weight: Tensor | Linear,
+    weight: Matrix | Linear,
     tokens: Tensor,
     dtype: torch.dtype,
     live: Tensor | None = None,
@@ -30,22 +51,37 @@ def embed(
     """Look up the embeddings [N, H] of `tokens` [N] int64 in `weight` [V, H], or in a `Linear` with this weight.
     `dtype` is the dtype of the result: the weight's, but on the CPU float32. `scale` is a factor of the result. Ids
     outside of the vocabulary are clamped to it."""
-    matrix, vocab_size, width = _stored(weight)
-    out = torch.empty(tokens.shape[0], width, dtype=dtype, device=matrix.device)
-    _EMBED(matrix, tokens, out, live, vocab_size, scale)
+    stored = _embeddings(weight)
+    out = torch.empty(tokens.shape[0], stored.width, dtype=dtype, device=stored.memory.device)
+    _EMBED(stored.memory, tokens, out, stored.format, stored.layout, stored.vocab_size, live, scale)
     return out
 
 
-def _stored(weight: Tensor | Linear) -> tuple[Tensor, int, int]:
-    """The tensor that stores embeddings, the size of the vocabulary, and the hidden size."""
-    if isinstance(weight, Linear):
-        require(not weight.epilogue.gated, "a Linear with gates has no embeddings")
-        return weight.weight, weight.num_outputs, weight.num_inputs
-    return weight, weight.shape[0], weight.shape[1]
+def embeddable(weight: Matrix) -> Matrix | Linear:
+    """Embeddings [V, H] as `embed` reads them on their device: on CUDA, quantised ones as a `Linear`."""
+    return Linear(weight) if isinstance(weight, Quantized) and not weight.is_cpu else weight
+
+
+def _embeddings(weight: Matrix | Linear) -> Embeddings:
+    if isinstance(weight, Quantized):
+        require(weight.dim() == 2, f"embeddings are [V, H], not {list(weight.shape)}")
+        memory = weight.data if weight.data.is_contiguous() else weight.data.contiguous()
+        return Embeddings(memory, weight.format, Layout.ROWS, *weight.shape)
+    if isinstance(weight, Tensor):
+        return Embeddings(weight, format_of(weight), Layout.ROWS, *weight.shape)
+    sizes = weight.num_outputs, weight.num_inputs
+    memory, parts, activations = weight.packed
+    if not parts:  # on CUDA
+        return Embeddings(memory, format_of(memory), Layout.ROWS, *sizes)
+    require(not weight.epilogue.gated, "a Linear with gates has no embeddings")
+    require(len(parts) == 3, "a Linear of several formats has no embeddings")
+    kind = Format(parts[0])
+    is_tiled = kind is Format.BF16 and activations is not Activations.FLOAT32
+    return Embeddings(memory, kind, Layout.TILES if is_tiled else Layout.PANELS, *sizes)
 
 
 def join_norms(
-    weight: Tensor | Linear,
+    weight: Matrix | Linear,
     tokens: Tensor,
     embed_norm: Norm,
     hidden: Tensor,
@@ -53,11 +89,11 @@ def join_norms(
     live: Tensor | None = None,
 ) -> Tensor:
     """Concatenate the normed embeddings of `tokens` (see `embed`) and the normed `hidden` [N, H] to rows [N, 2 H]."""
-    matrix, vocab_size, _ = _stored(weight)
+    stored = _embeddings(weight)
     out = hidden.new_empty(hidden.shape[0], 2 * hidden.shape[1])
     _JOIN(
-        matrix, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out, live,
-        vocab_size,
+        stored.memory, tokens, embed_norm.weight, embed_norm.eps, hidden, hidden_norm.weight, hidden_norm.eps, out,
+        stored.format, stored.layout, stored.vocab_size, live,
     )  # fmt: skip
     return out
 
@@ -106,14 +142,16 @@ def _embed_cpu(
     weight: Tensor,
     tokens: Tensor,
     out: Tensor,
+    format: int,
+    layout: int,
+    vocab: int,
     live: Tensor | None = None,
-    vocab: int | None = None,
     scale: float = 1.0,
 ) -> None:
     tokens = tokens.contiguous()
     kernel = _core.embed_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), out.data_ptr(),
-        tokens.shape[0], vocab or weight.shape[0], out.shape[1], scale, address(live),
+        weight.data_ptr(), format, layout, tokens.data_ptr(), out.data_ptr(), tokens.shape[0], vocab, out.shape[1],
+        scale, address(live),
     )  # fmt: skip
     run_kernel("embed", kernel)
 
@@ -122,12 +160,26 @@ def _embed_cuda(
     weight: Tensor,
     tokens: Tensor,
     out: Tensor,
+    format: int,
+    layout: int,
+    vocab: int,
     live: Tensor | None = None,
-    vocab: int | None = None,
     scale: float = 1.0,
 ) -> None:
+    stored = _stored_on_device(weight, format, layout, vocab, out.shape[1])
     with device_of(out):
-        triton_kernels("rows_triton").embed(weight, tokens, out, live=live, scale=scale)
+        triton_kernels("rows_triton").embed(stored, tokens, out, live=live, scale=scale)
+
+
+def _stored_on_device(weight: Tensor, format: int, layout: int, vocab: int, width: int) -> Stored:
+    kind = Format(format)
+    if not kind.is_quantized:
+        return weight
+    require(
+        layout != Layout.ROWS,
+        f"on CUDA embeddings in {kind.name} must be a Linear's; give Linear(weight) instead of the weight",
+    )
+    return stored_at(weight, 0, kind, 1, vocab, width)
 
 
 def _join_cpu(
@@ -139,15 +191,17 @@ def _join_cpu(
     hidden_norm: Tensor,
     hidden_eps: float,
     out: Tensor,
+    format: int,
+    layout: int,
+    vocab: int,
     live: Tensor | None = None,
-    vocab: int | None = None,
 ) -> None:
     require(hidden.dtype is torch.float32 and hidden.stride(1) == 1, "hidden must be float32 rows")
     tokens = tokens.contiguous()
     kernel = _core.join_norms_cpu(
-        weight.data_ptr(), DTYPE_CODES[weight.dtype], _LAYOUTS[weight.dim()], tokens.data_ptr(), hidden.data_ptr(),
-        embed_norm.data_ptr(), hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab or weight.shape[0],
-        hidden.shape[1], hidden.stride(0), embed_eps, hidden_eps, address(live),
+        weight.data_ptr(), format, layout, tokens.data_ptr(), hidden.data_ptr(), embed_norm.data_ptr(),
+        hidden_norm.data_ptr(), out.data_ptr(), tokens.shape[0], vocab, hidden.shape[1], hidden.stride(0), embed_eps,
+        hidden_eps, address(live),
     )  # fmt: skip
     run_kernel("join_norms", kernel)
 
@@ -161,12 +215,15 @@ def _join_cuda(
     hidden_norm: Tensor,
     hidden_eps: float,
     out: Tensor,
+    format: int,
+    layout: int,
+    vocab: int,
     live: Tensor | None = None,
-    vocab: int | None = None,
 ) -> None:
+    stored = _stored_on_device(weight, format, layout, vocab, hidden.shape[1])
     with device_of(weight):
         triton_kernels("rows_triton").join_norms(
-            weight,
+            stored,
             tokens,
             embed_norm,
             embed_eps,
@@ -210,13 +267,14 @@ def _copy_cuda(out: Tensor, x: Tensor, live: Tensor | None = None) -> None:
 
 
 _EMBED = register(
-    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, Tensor? live=None, int? vocab=None, float scale=1.0) -> ()",
+    "embed(Tensor weight, Tensor tokens, Tensor(a!) out, int format, int layout, int vocab, Tensor? live=None,"
+    " float scale=1.0) -> ()",
     cpu=_embed_cpu,
     cuda=_embed_cuda,
 )
 _JOIN = register(
     "join_norms(Tensor weight, Tensor tokens, Tensor embed_norm, float embed_eps, Tensor hidden, Tensor hidden_norm,"
-    " float hidden_eps, Tensor(a!) out, Tensor? live=None, int? vocab=None) -> ()",
+    " float hidden_eps, Tensor(a!) out, int format, int layout, int vocab, Tensor? live=None) -> ()",
     cpu=_join_cpu,
     cuda=_join_cuda,
 )

@@ -12,6 +12,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.ops.blocks_triton import (
+    DENSE,
+    MINIMA,
+    arguments_of,
+    decoded,
+    load_codes,
+    load_scales,
+    place_of,
+)
+from weft.ops.device_blocks import Stored, num_outputs
 from weft.ops.triton_launch import begin, chain_options, is_padding
 
 BLOCK = 1024
@@ -25,6 +35,26 @@ def token_row(Weight, Tokens, row, V, H):
 
 
 @triton.jit
+def token_numbers(
+    Codes, Scales, Lows, Supers, Tokens, row, group, HALF: tl.constexpr, V: tl.constexpr, H: tl.constexpr,
+    CODES: tl.constexpr, GROUP: tl.constexpr, HALVES: tl.constexpr, LOWS: tl.constexpr,
+):  # fmt: skip
+    """Numbers of the embedding of a row's token, clamped to the vocabulary, in quantised weights: in each of `group`
+    [G] those in one half, float32 [G, GROUP / HALVES], and 0 after the last. Also their places in the embedding."""
+    WIDTH: tl.constexpr = GROUP // HALVES
+    token = tl.minimum(tl.maximum(tl.load(Tokens + row), 0), V - 1)
+    n = tl.zeros(group.shape, tl.int64) + token
+    place = place_of(n, group, 0, V, H, GROUP)
+    codes = load_codes(Codes, place, group, H, GROUP, HALVES, False)
+    scale, low = load_scales(Scales, Lows, Supers, place, n, group, 0, V, H, GROUP, CODES, LOWS, False)
+    value = decoded(codes, low, HALF, CODES, LOWS, tl.float32) * scale[:, None]
+    if LOWS == MINIMA:
+        value += low[:, None]
+    h = group[:, None] * GROUP + HALF * WIDTH + tl.arange(0, WIDTH)[None, :]
+    return tl.where(h < H, value, 0.0), h
+
+
+@triton.jit
 def normed(source, Norm, eps, h, H):
     """The RMS norm of `source` [H], in float32."""
     x = tl.load(source + h, mask=h < H, other=0.0).to(tl.float32)
@@ -33,14 +63,25 @@ def normed(source, Norm, eps, h, H):
 
 
 @triton.jit(do_not_specialize=["scale"], do_not_specialize_on_alignment=["Live"])
-def embed_kernel(Weight, Tokens, Live, Out, scale, V, H, BLOCK: tl.constexpr, CHAINED: tl.constexpr):
+def embed_kernel(
+    Weight, Scales, Lows, Supers, Tokens, Live, Out, scale, V: tl.constexpr, H: tl.constexpr, CODES: tl.constexpr,
+    GROUP: tl.constexpr, HALVES: tl.constexpr, LOWS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
     begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     if is_padding(row, Live):
         return
-    h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(token_row(Weight, Tokens, row, V, H) + h, mask=h < H).to(tl.float32) * scale
-    tl.store(Out + row * H + h, value.to(Out.dtype.element_ty), mask=h < H)
+    if CODES == DENSE:
+        h = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.load(token_row(Weight, Tokens, row, V, H) + h, mask=h < H).to(tl.float32) * scale
+        tl.store(Out + row * H + h, value.to(Out.dtype.element_ty), mask=h < H)
+    else:
+        group = tl.program_id(1) * (BLOCK // GROUP) + tl.arange(0, BLOCK // GROUP)
+        for half in tl.static_range(HALVES):
+            value, h = token_numbers(
+                Weight, Scales, Lows, Supers, Tokens, row, group, half, V, H, CODES, GROUP, HALVES, LOWS
+            )
+            tl.store(Out + row * H + h, (value * scale).to(Out.dtype.element_ty), mask=h < H)
 
 
 @triton.jit(do_not_specialize=["eps"], do_not_specialize_on_alignment=["Live"])
@@ -70,8 +111,9 @@ def add_norm_kernel(
 
 @triton.jit(do_not_specialize=["embed_eps", "hidden_eps"], do_not_specialize_on_alignment=["Live"])
 def join_norms_kernel(
-    Weight, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, embed_eps, hidden_eps, hidden_row, V, H,
-    BLOCK: tl.constexpr, CHAINED: tl.constexpr,
+    Weight, Scales, Lows, Supers, Tokens, EmbedNorm, Hidden, HiddenNorm, Live, Out, embed_eps, hidden_eps, hidden_row,
+    V: tl.constexpr, H: tl.constexpr, CODES: tl.constexpr, GROUP: tl.constexpr, HALVES: tl.constexpr,
+    LOWS: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """A program writes half of a row: the normed embedding (0) or the normed hidden state (1)."""
     begin(CHAINED)
@@ -79,12 +121,28 @@ def join_norms_kernel(
     if is_padding(row, Live):
         return
     h = tl.arange(0, BLOCK)
-    if tl.program_id(1) == 0:
-        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H)
-    else:
+    target = Out + (2 * row + tl.program_id(1)) * H
+    if tl.program_id(1) == 1:
         value = normed(Hidden + row * hidden_row, HiddenNorm, hidden_eps, h, H)
-    target = Out + (2 * row + tl.program_id(1)) * H + h
-    tl.store(target, value.to(Out.dtype.element_ty), mask=h < H)
+        tl.store(target + h, value.to(Out.dtype.element_ty), mask=h < H)
+    elif CODES == DENSE:
+        value = normed(token_row(Weight, Tokens, row, V, H), EmbedNorm, embed_eps, h, H)
+        tl.store(target + h, value.to(Out.dtype.element_ty), mask=h < H)
+    else:
+        group = tl.arange(0, BLOCK // GROUP)
+        square = 0.0
+        for half in tl.static_range(HALVES):
+            part, _ = token_numbers(
+                Weight, Scales, Lows, Supers, Tokens, row, group, half, V, H, CODES, GROUP, HALVES, LOWS
+            )
+            square += tl.sum(tl.sum(part * part, 1), 0)
+        for half in tl.static_range(HALVES):  # read again, from the L1 cache
+            part, places = token_numbers(
+                Weight, Scales, Lows, Supers, Tokens, row, group, half, V, H, CODES, GROUP, HALVES, LOWS
+            )
+            weight = tl.load(EmbedNorm + places, mask=places < H, other=0.0).to(tl.float32)
+            part = part * tl.rsqrt(square / H + embed_eps) * weight
+            tl.store(target + places, part.to(Out.dtype.element_ty), mask=places < H)
 
 
 @triton.jit(do_not_specialize_on_alignment=["Live"])
@@ -100,13 +158,15 @@ def take_kernel(X, Index, Live, Out, T, H, BLOCK: tl.constexpr, CHAINED: tl.cons
 
 
 def embed(
-    weight: Tensor, tokens: Tensor, out: Tensor, live: Tensor | None = None, scale: float = 1.0
+    weight: Stored, tokens: Tensor, out: Tensor, live: Tensor | None = None, scale: float = 1.0
 ) -> None:
     """Write the embeddings of `tokens` [N], times `scale`, to `out` [N, H], contiguous."""
     grid = (out.shape[0], triton.cdiv(out.shape[1], BLOCK))
+    tensors, constants = arguments_of(weight)
     embed_kernel[grid](
-        weight, tokens.contiguous(), live, out, scale, *weight.shape, BLOCK, **chain_options(out)
-    )
+        *tensors, tokens.contiguous(), live, out, scale, num_outputs(weight), out.shape[1], *constants, BLOCK,
+        **chain_options(out),
+    )  # fmt: skip
 
 
 def norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, live: Tensor | None = None) -> None:
@@ -130,7 +190,7 @@ def add_norm(
 
 
 def join_norms(
-    weight: Tensor,
+    weight: Stored,
     tokens: Tensor,
     embed_norm: Tensor,
     embed_eps: float,
@@ -142,10 +202,11 @@ def join_norms(
 ) -> None:
     """Launch `weft.ops.rows.join_norms`; `out` [N, 2 H] is contiguous."""
     size = hidden.shape[1]
+    tensors, constants = arguments_of(weight)
+    block = max(constants.group, triton.next_power_of_2(size))
     join_norms_kernel[(hidden.shape[0], 2)](
-        weight, tokens.contiguous(), embed_norm, hidden, hidden_norm, live, out, embed_eps, hidden_eps,
-        hidden.stride(0), *weight.shape, triton.next_power_of_2(size), **chain_options(out),
-        num_warps=_warps(size),
+        *tensors, tokens.contiguous(), embed_norm, hidden, hidden_norm, live, out, embed_eps, hidden_eps,
+        hidden.stride(0), num_outputs(weight), size, *constants, block, **chain_options(out), num_warps=_warps(size),
     )  # fmt: skip
 
 

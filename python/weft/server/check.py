@@ -41,8 +41,10 @@ class CheckedModel:
     @property
     def weight_bytes(self) -> int:
         """The bytes of the weights, also the drafter's, which are estimated."""
-        itemsize = max(dtype.itemsize for dtype in self.facts.headers.matrix_dtypes)
-        return self.facts.weight_bytes + self.num_drafter_parameters * itemsize
+        headers = self.facts.headers
+        sizes: list[float] = [dtype.itemsize for dtype in headers.matrix_dtypes]
+        sizes += [each.block.bytes / each.block.inputs for each in headers.matrix_formats]
+        return self.facts.weight_bytes + int(self.num_drafter_parameters * max(sizes))
 
     @property
     def page_bytes(self) -> int:

@@ -286,7 +286,7 @@ def build(config: ServedModelConfig) -> ServedModel:
         check(config)
     faults.check()
     source, began = ModelSource.of(config.path), time.perf_counter()
-    _log.info("loading %s …", source.path)
+    _log.info("loading %s …", config.path or source.path)
     defaults = sampling_defaults(source.path, config.generation_config)
     limits = ClientLimits(
         max_sequences=128,
@@ -323,6 +323,8 @@ def warm_up(models: Iterable[ServedModel]) -> None:
 def _described(built: BuiltEngine) -> str:
     config, model = built.config, built.model_config
     dtype = str(model.weight_dtype or model.dtype).removeprefix("torch.")
+    if model.quantization is not None and not model.dequantizes:
+        dtype = model.quantization.title
     num_bytes = sum(cache.num_bytes for cache in built.engine.parts.caches)
     return (
         f"{model.architecture}, {in_millions(count_parameters(built.path))} parameters in {dtype} on "

@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config import Speculation
+from weft.config import Speculation, model_directory
 from weft.errors import ModelError
 from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
-from weft.models.weights import dtype_name, load_model
+from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import packed_places, take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, Verified
@@ -58,8 +58,11 @@ class DraftModel:
 
     @classmethod
     def find(cls, speculation: Speculation, model_path: Path, target: ModelConfig) -> Path:
-        """The directory of the draft model. Raises `ModelError` if there is none."""
+        """The directory of the draft model, or the one that stands for its GGUF file. Raises `ModelError` if there is
+        none."""
         path = Path(speculation.path) if speculation.path else model_path / cls.directory
+        if path.is_file():
+            return model_directory(path)
         if not path.is_dir():
             raise ModelError(
                 f"{path}: no draft model there; give its directory to Speculation.draft_model(path), "
@@ -73,7 +76,8 @@ class DraftModel:
         Raises `ModelError` if the model does not fit the target."""
         target = context.target
         path = cls.find(context.speculation, context.model_path, target.config)
-        model = load_model(path, target.device, dtype_name(target.config), target.config.max_seq_len)
+        config = target.config
+        model = load_model(path, target.device, max_seq_len=config.max_seq_len, like=config)
         _check_tokens(path, context)
         _check_positions(path, model, context)
         if model.config.has_states:

@@ -64,7 +64,7 @@ def convert(file: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, 
         model.ParseFromString(file.read_bytes())
     except Exception as error:  # protobuf's error, which has several types
         raise TokenizerError(f"{file}: can't be read as a SentencePiece model: {error}") from error
-    backend = _built(file, model, settings)
+    backend = built(file, model, settings)
     _check(file, backend)
     # Directories give names to unused pieces.
     listed = {int(number): given for number, given in (settings.get("added_tokens_decoder") or {}).items()}
@@ -73,10 +73,12 @@ def convert(file: Path, settings: dict[str, Any]) -> tuple[Tokenizer, dict[str, 
     for i in renamed:
         pieces[i].piece = listed[i]["content"]
         pieces[i].type = CONTROL if listed[i].get("special") else USER_DEFINED
-    return _built(file, model, settings) if renamed else backend, _names(model)
+    return built(file, model, settings) if renamed else backend, _names(model)
 
 
-def _built(file: Path, model: Any, settings: dict[str, Any]) -> Tokenizer:
+def built(file: Path, model: Any, settings: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a SentencePiece model, which is a `ModelProto` or an object with its fields `pieces`,
+    `trainer_spec` and `normalizer_spec`. Arguments and errors as in `convert`, but for the comparison."""
     backend = Tokenizer(_model(file, model))
     _assemble(backend, model, settings)
     backend.add_tokens(_added(model))

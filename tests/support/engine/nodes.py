@@ -74,15 +74,18 @@ class _Watch(TorchDispatchMode):
     def __init__(self, nodes: Nodes, found: list[Launch]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._nodes, self._found = nodes, found
+        self._seen = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         space, _, name = func.name().partition("::")
         name = name.partition(".")[0]
         if space == "weft" and name in IN_TRITON:
-            before = len(self._found)
+            self._seen = max(self._seen, len(self._found))
             with self:
                 IN_TRITON[name](*args)
-            self._nodes.kernels.update(launch.name for launch in self._found[before:])
+            # One operation may call another, whose launches are counted by then.
+            self._nodes.kernels.update(launch.name for launch in self._found[self._seen :])
+            self._seen = len(self._found)
             return None
         result = func(*args, **(kwargs or {}))
         if space == "weft":

@@ -110,6 +110,6 @@ def test_on_cuda_few_experts_are_in_memory_twice(family: str, tmp_path: Path) ->
         mixture = model_class.make_mlp(config, source, "model.layers.0.", 0)
         kept = held.now()
     assert isinstance(mixture, Mixture)
-    packed = 2 * (mixture.experts.up.numel() + mixture.experts.down.numel())
+    packed = 2 * (mixture.experts.up.memory.numel() + mixture.experts.down.memory.numel())
     assert packed < kept
     assert held.peak <= kept + 4 * packed // EXPERTS

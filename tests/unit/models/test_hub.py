@@ -272,8 +272,11 @@ def test_the_hub_has_rules_for_names(hub: Hub, name: str) -> None:
             with_config(architectures=["PerceptronLM"]),
             "names PerceptronLM; neither weft nor transformers",
         ),
-        (with_config(quantization_config={"quant_method": "awq"}), "quantised checkpoints are not supported"),
-        (Repository({"model.gguf": b"x"}), "has no config.json"),
+        (with_config(quantization_config={"quant_method": "hqq"}), "quantised with HQQ; use"),
+        (
+            Repository({"model.gguf": b"x"}),
+            "has no config.json; to use a GGUF file of it, run: hf download .* model.gguf",
+        ),
         (
             Repository({"config.json": FILES["config.json"], "pytorch_model.bin": b"x"}),
             "no model.safetensors",

@@ -134,7 +134,7 @@ def test_other_values_are_left_to_transformers(
         ({"topk_group": 9}, "'topk_group' is 9; there are 8 groups"),
         ({"num_experts_per_tok": 129}, "'num_experts_per_tok' is 129; the chosen groups have 128 experts"),
         ({"first_k_dense_replace": -1}, "'first_k_dense_replace' is -1; it must be 0 or a positive integer"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "says 'fp8': quantised checkpoints"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "says that it is quantised with HQQ; use"),
     ],
 )
 def test_wrong_values_are_refused(changes: dict[str, Any], message: str) -> None:

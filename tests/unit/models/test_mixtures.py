@@ -14,13 +14,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from support.families import FAMILIES, save
 from support.launch_check import cuda_device_guard
-from weft import _core
 from weft.client.model_facts import ModelFacts, experts_line, fact_lines
 from weft.models import mixture
 from weft.models.config import ModelConfig
 from weft.models.residual import Residual
 from weft.models.weights import parse_config
+from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
+from weft.ops.packing import PackingThreads
 from weft.ops.routing import Chosen, choose
 
 
@@ -82,6 +83,8 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
         def take_matrix(self, name: str, *shape: int) -> Tensor:
             return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
+        take_dense = take_matrix
+
         def __contains__(self, name: str) -> bool:
             return False
 
@@ -103,9 +106,9 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
     assert dtypes == [(torch.float32, 4)]
 
 
-def test_routers_are_not_multiplied_in_tiles() -> None:
-    """Tiles round the activations, which could change the choice."""
+def test_routers_do_not_round_activations() -> None:
+    """That could change the choice."""
     weight = torch.randn(64, 32).bfloat16()
-    with patch.object(_core, "has_tiles", return_value=True):
-        assert Linear(weight).weight.dim() == 5
-        assert mixture.make_router([weight]).weight.dim() == 3
+    with PackingThreads(Activations.BFLOAT16):
+        assert Linear(weight).packed.activations is Activations.BFLOAT16
+        assert mixture.make_router([weight]).packed.activations is Activations.FLOAT32

@@ -150,7 +150,7 @@ def interpret() -> dict[str, Any]:
         act = layer.activation
         out = torch.full_like(x, fill) if residual is None else residual
         experts(
-            spaced, index, weights, torch.cat(parts, 1), layer.down, torch.cat(biases, 1) if biases else None,
+            spaced, index, weights, [torch.cat(parts, 1)], [layer.down], torch.cat(biases, 1) if biases else None,
             layer.down_bias, layer.gate is not None, int(act.function), act.slope, act.limit, act.shift, out, live,
             residual, is_sorted=is_sorted,
         )  # fmt: skip

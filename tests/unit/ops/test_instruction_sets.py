@@ -46,6 +46,10 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
         str(here / f"test_{of}.py")
         for of in (
             "linear_native",
+            "int8",
+            "packing",
+            "quantized",
+            "quantized_products",
             "experts",
             "routing",
             "attention",

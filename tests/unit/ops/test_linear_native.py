@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.support.activations import DTYPES, KINDS, NEEDS_AMX, Kind, rounded
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,15 +16,9 @@ from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
 from weft.ops.activation import SWIGLU, Activation, Function
+from weft.ops.formats import Activations
 from weft.ops.linear import Added, Linear, Norm, add_norm
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-NEEDS_AMX = pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX")
-KINDS = (
-    *(pytest.param((dtype, False), id=str(dtype).removeprefix("torch.")) for dtype in DTYPES),
-    pytest.param((torch.bfloat16, True), id="tiles", marks=NEEDS_AMX),
-)
-"""Dtypes of weights, and whether AMX's tiles multiply them."""
+from weft.ops.packing import PackingThreads, activations_named
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -44,6 +39,14 @@ def normed(x: Tensor, norm: Norm) -> Tensor:
     return x * (x.square().mean(1, keepdim=True) + norm.eps).rsqrt() * norm.weight.double()
 
 
+def rows_of(x: Tensor, norm: Norm | None, activations: Activations) -> Tensor:
+    """The rows that a product multiplies, in float64. A number near the middle of two in bfloat16 is rounded as that of
+    the kernel's norm."""
+    if activations is Activations.BFLOAT16:
+        return rounded(x if norm is None else norm(x), activations).double()
+    return x.double() if norm is None else normed(x, norm)
+
+
 def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
@@ -53,17 +56,20 @@ def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
 @pytest.mark.parametrize(
     ("outputs", "inputs"), list(itertools.product([1, 15, 63, 64, 65, 200, 704], [2, 31, 192, 577]))
 )
-def test_values_are_torchs(outputs: int, inputs: int, kind: tuple[torch.dtype, bool]) -> None:
-    dtype, tiled = kind
+def test_values_are_torchs(outputs: int, inputs: int, kind: Kind) -> None:
+    dtype, activations = kind
     weight, bias = weights(outputs, inputs, dtype), torch.randn(outputs)
     norm = Norm(torch.rand(inputs) + 0.5, 1e-5)
-    plain, biased = Linear(weight, tiled=tiled), Linear(weight, bias, tiled=tiled)
+    plain, biased = (
+        Linear(weight, activations=activations),
+        Linear(weight, bias, activations=activations),
+    )
     for rows in (1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 17, 31):
         x = torch.randn(rows, inputs + 3)[:, 1 : inputs + 1]  # rows any distance apart
-        product = x.double() @ weight.double().T
+        product = rows_of(x, None, activations) @ weight.double().T
         close(plain(x), product)
         close(biased(x), product + bias)
-        under_norm = normed(x, norm) @ weight.double().T
+        under_norm = rows_of(x, norm, activations) @ weight.double().T
         close(plain(x, norm), under_norm)
         residual = torch.randn(rows, outputs + 2)[:, :outputs]
         expected = residual.double() + under_norm + bias
@@ -78,19 +84,19 @@ def test_values_are_torchs(outputs: int, inputs: int, kind: tuple[torch.dtype, b
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("inner", [1, 40, 64, 100, 512])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has_bias: bool) -> None:
-    dtype, tiled = kind
+def test_swiglu_is_gate_times_up(inner: int, kind: Kind, has_bias: bool) -> None:
+    dtype, activations = kind
     weight = weights(2 * inner, 48, dtype)
     bias = torch.randn(2 * inner) if has_bias else None
     linear, norm = (
-        Linear(weight, bias, activation=SWIGLU, gated=True, tiled=tiled),
+        Linear(weight, bias, activation=SWIGLU, gated=True, activations=activations),
         Norm(torch.rand(48) + 0.5, 1e-6),
     )
     for rows in (1, 4, 7, 20, 70):
         x = 3 * torch.randn(rows, 48)
-        both = normed(x, norm) @ weight.double().T + (0 if bias is None else bias.double())
+        both = rows_of(x, norm, activations) @ weight.double().T + (0 if bias is None else bias.double())
         gate, up = both.chunk(2, 1)
-        close(linear(x, norm), F.silu(gate) * up, 1e-4 if tiled else 2e-5)
+        close(linear(x, norm), F.silu(gate) * up, 2e-5 if activations is Activations.FLOAT32 else 1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,10 +105,10 @@ def test_swiglu_is_gate_times_up(inner: int, kind: tuple[torch.dtype, bool], has
     ("gated", "scale", "softcap"), [(False, 1.0, 0.0), (True, 0.6, 0.0), (False, 2.0, 3.0)]
 )
 def test_sums_are_activated_then_scaled_then_capped(
-    function: Function, gated: bool, scale: float, softcap: float, kind: tuple[torch.dtype, bool]
+    function: Function, gated: bool, scale: float, softcap: float, kind: Kind
 ) -> None:
     """The residual is added last. It may be where the result goes."""
-    dtype, tiled = kind
+    dtype, activations = kind
     for results in (1, 65, 100):
         outputs = 2 * results if gated else results
         weight, bias, norm = (
@@ -112,29 +118,35 @@ def test_sums_are_activated_then_scaled_then_capped(
         )
         activation = Activation(function, slope=1.5, limit=1.2, shift=0.5)
         linear = Linear(
-            weight, bias, activation=activation, gated=gated, scale=scale, softcap=softcap, tiled=tiled
+            weight,
+            bias,
+            activation=activation,
+            gated=gated,
+            scale=scale,
+            softcap=softcap,
+            activations=activations,
         )
         for rows in (1, 7, 20, 70):
             x, residual = 2 * torch.randn(rows, 48), torch.randn(rows, results + 3)[:, :results]
-            sums = normed(x, norm) @ weight.double().T + bias.double()
+            sums = rows_of(x, norm, activations) @ weight.double().T + bias.double()
             y = activation(*(sums.chunk(2, 1) if gated else (sums,))) * scale
             y = softcap * torch.tanh(y / softcap) if softcap else y
-            close(linear(x, norm), y, 2e-4 if tiled else 4e-5)
+            close(linear(x, norm), y, 4e-5 if activations is Activations.FLOAT32 else 2e-4)
             alone = torch.cat([linear(x[r : r + 1], norm, residual=residual[r : r + 1]) for r in range(rows)])
             before = residual.clone()
             assert linear(x, norm, residual=residual, out=residual) is residual
             assert torch.equal(residual, alone)
-            close(alone, y + before, 2e-4 if tiled else 4e-5)
+            close(alone, y + before, 4e-5 if activations is Activations.FLOAT32 else 2e-4)
 
 
 @rest_slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outputs", [1536, 100])
-def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], outputs: int) -> None:
-    dtype, tiled = kind
+def test_a_rows_bits_are_its_own(threads: int, kind: Kind, outputs: int) -> None:
+    dtype, activations = kind
     norm = Norm(torch.rand(192) + 0.5, 1e-5)
-    linear = Linear(weights(outputs, 192, dtype), tiled=tiled)
-    swiglu = Linear(weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, tiled=tiled)
+    linear = Linear(weights(outputs, 192, dtype), activations=activations)
+    swiglu = Linear(weights(2 * outputs, 192, dtype), activation=SWIGLU, gated=True, activations=activations)
     x = torch.randn(600, 192)
     alone = torch.cat([linear(row[None], norm) for row in x])
     alone_swiglu = torch.cat([swiglu(row[None], norm) for row in x])
@@ -145,11 +157,13 @@ def test_a_rows_bits_are_its_own(threads: int, kind: tuple[torch.dtype, bool], o
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("live", [0, 1, 7, 20, 97, 150, 200])
-def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtype, bool]) -> None:
-    dtype, tiled = kind
+def test_rows_that_are_not_live_are_left_alone(live: int, kind: Kind) -> None:
+    dtype, activations = kind
     rows, norm = 150, Norm(torch.rand(96) + 0.5, 1e-5)
-    plain = Linear(weights(400, 96, dtype), torch.randn(400), tiled=tiled)
-    swiglu = Linear(weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, tiled=tiled)
+    plain = Linear(weights(400, 96, dtype), torch.randn(400), activations=activations)
+    swiglu = Linear(
+        weights(400, 96, dtype), torch.randn(400), activation=SWIGLU, gated=True, activations=activations
+    )
     x, residual = torch.randn(rows, 96), torch.randn(rows, 400)
     expected = plain(x[:live], norm, residual=residual[:live]), swiglu(x[:live], norm)
     x[live:], residual[live:] = float("nan"), float("nan")
@@ -167,41 +181,43 @@ def test_rows_that_are_not_live_are_left_alone(live: int, kind: tuple[torch.dtyp
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) -> None:
     weight, x = weights(300, 96, dtype), torch.randn(9, 96)
-    assert torch.equal(Linear(weight, tiled=False)(x), Linear(weight.float())(x))
+    assert torch.equal(Linear(weight, activations=Activations.FLOAT32)(x), Linear(weight.float())(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_every_number_of_16_bits_is_widened_exactly(dtype: torch.dtype) -> None:
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     numbers = numbers[numbers.isfinite()]
-    out = Linear(numbers[:, None].contiguous(), tiled=False)(torch.ones(1, 1))
+    out = Linear(numbers[:, None].contiguous(), activations=Activations.FLOAT32)(torch.ones(1, 1))
     assert torch.equal(out[0], numbers.float())
 
 
-@NEEDS_AMX
-def test_tiles_take_weights_exactly_and_floats_nearly() -> None:
+ROUNDED = [Activations.BFLOAT16, pytest.param(Activations.TWO_BFLOAT16, marks=NEEDS_AMX)]
+
+
+@pytest.mark.parametrize("activations", ROUNDED)
+def test_bfloat16_takes_weights_exactly_and_floats_nearly(activations: Activations) -> None:
     numbers = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     numbers = numbers[numbers.isfinite() & (numbers.float().abs() >= 2.0**-126)]
-    out = Linear(numbers[:, None].contiguous(), tiled=True)(torch.ones(1, 1))
+    out = Linear(numbers[:, None].contiguous(), activations=activations)(torch.ones(1, 1))
     assert torch.equal(out[0], numbers.float())
     x = torch.randn(10_000, 1) * torch.logspace(-20, 20, 10_000)[:, None]
-    ones = Linear(torch.ones(1, 1).bfloat16(), tiled=True)(x)
-    assert ((ones - x).abs() <= 2.0**-17 * x.abs()).all()
+    one = Linear(torch.ones(1, 1).bfloat16(), activations=activations)
+    if activations is Activations.BFLOAT16:
+        assert torch.equal(one(x), x.bfloat16().float())
+    else:
+        assert ((one(x) - x).abs() <= 2.0**-17 * x.abs()).all()
     ends = torch.tensor([[torch.inf], [-torch.inf], [torch.nan]])
-    torch.testing.assert_close(
-        Linear(torch.ones(1, 1).bfloat16(), tiled=True)(ends), ends, equal_nan=True, rtol=0, atol=0
-    )
+    torch.testing.assert_close(one(ends), ends, equal_nan=True, rtol=0, atol=0)
 
 
 @rest_slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has_norm", [True, False])
-def test_a_norm_of_other_rows_is_added_first(
-    threads: int, kind: tuple[torch.dtype, bool], has_norm: bool
-) -> None:
-    dtype, tiled = kind
+def test_a_norm_of_other_rows_is_added_first(threads: int, kind: Kind, has_norm: bool) -> None:
+    dtype, activations = kind
     for inputs, outputs in ((31, 70), (192, 300)):
-        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), tiled=tiled)
+        linear = Linear(weights(outputs, inputs, dtype), torch.randn(outputs), activations=activations)
         norm, after = Norm(torch.rand(inputs) + 0.5, 1e-5), Norm(torch.rand(inputs) + 0.5, 1e-6)
         before = norm if has_norm else None
         for rows in (1, 7, 17, 120):
@@ -256,13 +272,65 @@ def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:
         close(norm(x), F.rms_norm(x, (width,), norm.weight, norm.eps))
 
 
-def test_tiles_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="bfloat16"):
-        Linear(torch.randn(4, 4), tiled=True)
-    monkeypatch.setattr(_core, "has_tiles", lambda: False)
-    with pytest.raises(InputError, match="AMX"):
-        Linear(torch.randn(4, 4).bfloat16(), tiled=True)
-    assert Linear(torch.randn(4, 4).bfloat16()).weight.dim() == 3
+def test_the_largest_number_that_rounds_to_infinity_does() -> None:
+    """A float32 beyond the largest bfloat16 rounds to it, or to infinity from the middle on."""
+    largest, middle = torch.finfo(torch.bfloat16).max, torch.tensor(float.fromhex("0x1.ffp127"))
+    below = torch.nextafter(middle, torch.tensor(0.0))
+    one = Linear(torch.ones(1, 1).bfloat16(), activations=Activations.BFLOAT16)
+    x = torch.stack((torch.tensor(largest), below, middle, -middle))[:, None]
+    assert one(x).flatten().tolist() == [largest, largest, torch.inf, -torch.inf]
+
+
+def test_activations_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for weight in (torch.randn(4, 4), torch.randn(4, 4).half()):
+        with pytest.raises(InputError, match=r"multiplies F.* by rows in BFLOAT16"):
+            Linear(weight, activations=Activations.BFLOAT16)
+    with pytest.raises(InputError, match="only products on the CPU"):
+        Linear(torch.empty(4, 4, device="meta"), activations=Activations.BFLOAT16)
+    monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
+    with pytest.raises(InputError, match="multiplies BF16 by rows in TWO_BFLOAT16"):
+        Linear(torch.randn(4, 4).bfloat16(), activations=Activations.TWO_BFLOAT16)
+
+
+def test_by_default_activations_are_as_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of more digits than bfloat16 are not multiplied by fewer."""
+    weight = torch.randn(70, 33)
+    for is_fast in (True, False):
+        monkeypatch.setattr(_core, "has_fast_bfloat16", lambda is_fast=is_fast: is_fast)
+        fastest = Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+        assert Linear(weight.bfloat16()).packed.activations is fastest
+        assert Linear(weight).packed.activations is Activations.FLOAT32
+        assert Linear(weight.half()).packed.activations is Activations.FLOAT32
+        mixed = Linear([weight, weight.bfloat16()])
+        assert mixed.packed.activations is Activations.FLOAT32
+
+
+def test_a_model_that_loads_has_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product's own choice comes first, and a matrix that can't be multiplied so has its default."""
+    monkeypatch.setattr(_core, "has_fast_bfloat16", lambda: False)
+    weight = torch.randn(70, 33)
+    with PackingThreads(Activations.BFLOAT16):
+        chosen = [
+            Linear(weight.bfloat16()),
+            Linear(weight.bfloat16(), activations=Activations.FLOAT32),
+            Linear(weight),
+        ]
+    after = Linear(weight.bfloat16())
+    assert [linear.packed.activations for linear in (*chosen, after)] == [
+        Activations.BFLOAT16,
+        Activations.FLOAT32,
+        Activations.FLOAT32,
+        Activations.FLOAT32,
+    ]
+
+
+def test_a_rounding_that_the_device_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="activation_dtype is 'float32', but it is for a CPU"):
+        activations_named("float32", torch.device("cuda"))
+    assert activations_named("auto", torch.device("cuda")) is None
+    monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
+    with pytest.raises(InputError, match="'bfloat16x2', which needs a processor with AMX"):
+        activations_named("bfloat16x2", torch.device("cpu"))
 
 
 def test_what_the_cpu_does_not_compute_in_is_refused() -> None:

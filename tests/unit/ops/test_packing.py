@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from support.quantized import QUANTIZED, panels_of, random_blocks
+from weft import _core
+from weft.errors import InputError
 from weft.ops import packing
-from weft.ops.packing import PackingThreads, finish_packing, pack, packed_shape
+from weft.ops.formats import Activations, Format
+from weft.ops.packing import PackingThreads, activations_of, finish_packing, pack, pack_matrix, packed_shape
+from weft.ops.quantized import Quantized
 
 SHAPES = [(1, 1), (15, 31), (64, 32), (65, 33), (200, 96), (704, 577)]
 
 
-def panels_of(weight: Tensor, num_groups: int) -> Tensor:
+def dense_panels_of(weight: Tensor, num_groups: int) -> Tensor:
     """The panels [P, in, 64] of `weight` [out, in]: those of the groups alternate."""
     padding = -(len(weight) // num_groups) % 64
     groups = [F.pad(group, (0, 0, 0, padding)).unflatten(0, (-1, 64)) for group in weight.chunk(num_groups)]
@@ -30,7 +35,7 @@ def tiles_of(panels: Tensor) -> Tensor:
 
 
 def expected(weight: Tensor, num_groups: int, is_tiled: bool) -> Tensor:
-    panels = panels_of(weight, num_groups)
+    panels = dense_panels_of(weight, num_groups)
     return tiles_of(panels) if is_tiled else panels
 
 
@@ -108,3 +113,106 @@ def test_few_copies_wait_and_errors_are_raised() -> None:
 
     with pytest.raises(ValueError, match="no"), PackingThreads() as threads:
         threads.run(fail)
+
+
+FLOAT32 = Activations.FLOAT32
+
+
+def blocks_of(parts: list[Quantized], num_groups: int = 1) -> Tensor:
+    """Panels as `pack_matrix` writes them."""
+    packed = pack_matrix(parts, num_groups, FLOAT32)
+    num_outputs = sum(part.numel() // part.num_inputs for part in parts) // num_groups
+    assert packed.parts == (parts[0].format, num_outputs, 0)
+    size = _core.panel_bytes(parts[0].format, FLOAT32, parts[0].num_inputs)
+    return packed.memory.view(-1, size)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("shape", [(1, 1), (15, 2), (64, 1), (97, 3)])
+def test_blocks_are_in_panels(kind: Format, shape: tuple[int, int]) -> None:
+    num_outputs, blocks = shape
+    matrix = random_blocks(kind, num_outputs, blocks * kind.block.inputs)
+    assert torch.equal(blocks_of([matrix]), panels_of(matrix))
+
+
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("piece_bytes", [1, 1000, 1 << 22])
+def test_parts_of_blocks_are_one_below_the_other(
+    kind: Format, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also parts with several leading dimensions, parts between the groups, and pieces that share a panel."""
+    monkeypatch.setattr(packing, "PIECE_BYTES", piece_bytes)
+    matrix = random_blocks(kind, 240, 2 * kind.block.inputs)
+    heads = matrix[:72].view(3, 2, 12, matrix.num_inputs).transpose(1, 2)
+    turned = Quantized.cat([heads.reshape(72, matrix.num_inputs), matrix[72:]])
+    assert torch.equal(blocks_of([heads, matrix[72:89], matrix[89:]]), panels_of(turned))
+    every_other = matrix[::2]
+    assert torch.equal(blocks_of([every_other]), panels_of(every_other.contiguous()))
+    gates, ups = (panels_of(half) for half in matrix.chunk(2))
+    alternating = torch.stack((gates, ups), 1).flatten(0, 1)
+    assert torch.equal(blocks_of([matrix[:100], matrix[100:]], 2), alternating)
+    with PackingThreads():
+        packed = blocks_of([heads, matrix[72:89], matrix[89:]])
+    assert torch.equal(packed, panels_of(turned))
+
+
+def test_matrices_of_several_formats_are_parts() -> None:
+    one, two = random_blocks(Format.Q4_K, 70, 256), random_blocks(Format.Q6_K, 30, 256)
+    dense = torch.randn(10, 256)
+    packed = pack_matrix([one[:40], one[40:], two, dense.half(), dense], 1, FLOAT32)
+    first, second = 2 * 2 * 4736, 2 * 6720
+    assert packed.parts == (Format.Q4_K, 70, 0, Format.Q6_K, 30, first, Format.F32, 20, first + second)
+    assert packed.memory.data_ptr() % 64 == 0
+    assert torch.equal(packed.memory[:first], panels_of(one).flatten())
+    assert torch.equal(packed.memory[first : first + second], panels_of(two).flatten())
+    both = torch.cat((dense.half().float(), dense))
+    assert torch.equal(packed.memory[first + second :].view(torch.float32), pack([both], 1, False).flatten())
+
+
+def test_gates_and_ups_of_two_formats_are_parts() -> None:
+    gates, ups = random_blocks(Format.Q4_0, 70, 64), random_blocks(Format.Q8_0, 70, 64)
+    packed = pack_matrix([gates[:20], gates[20:], ups], 2, FLOAT32)
+    size = 2 * 2 * 2 * 576
+    assert packed.parts == (Format.Q4_0, 70, 0, Format.Q8_0, 70, size)
+    assert torch.equal(packed.memory[:size], panels_of(gates).flatten())
+    assert torch.equal(packed.memory[size:], panels_of(ups).flatten())
+    # Neighbours of one format are two parts if one is a gate.
+    with pytest.raises(InputError, match=r"Q4_0, Q8_0, Q8_0, one below the other.* dequantize some"):
+        pack_matrix([gates[:20], ups[:50], ups], 2, FLOAT32)
+    with pytest.raises(InputError, match="gates and ups of different formats must be different matrices"):
+        pack_matrix([gates[:60], ups], 2, FLOAT32)
+
+
+def test_a_product_has_few_parts() -> None:
+    kinds = (Format.Q4_0, Format.Q8_0, Format.Q4_1, Format.Q5_0, Format.Q5_1)
+    parts = [random_blocks(kind, 64, 32) for kind in kinds]
+    assert len(pack_matrix(parts[:4], 1, FLOAT32).parts) == 12
+    with pytest.raises(InputError, match="Q4_0, Q8_0, Q4_1, Q5_0, Q5_1, one below the other"):
+        pack_matrix(parts, 1, FLOAT32)
+
+
+CPU = torch.device("cpu")
+
+
+def test_the_users_choice_counts_while_a_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    can = {
+        (Format.BF16, Activations.TWO_BFLOAT16),
+        (Format.BF16, Activations.BFLOAT16),
+        (Format.Q4_0, Activations.INT8),
+    }
+    monkeypatch.setattr(_core, "can_multiply", lambda kind, how: how is FLOAT32 or (kind, how) in can)
+    monkeypatch.setattr(_core, "has_fast_bfloat16", lambda: True)
+    assert activations_of([Format.F32], CPU, None) is FLOAT32
+    assert activations_of([Format.BF16], CPU, None) is Activations.BFLOAT16
+    assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
+    assert activations_of([Format.Q4_0, Format.BF16], CPU, None) is FLOAT32
+    assert activations_of([Format.Q4_0], torch.device("meta"), None) is FLOAT32
+    with PackingThreads(Activations.TWO_BFLOAT16):
+        assert activations_of([Format.BF16], CPU, None) is Activations.TWO_BFLOAT16
+        assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
+        assert activations_of([Format.BF16], CPU, FLOAT32) is FLOAT32
+    with PackingThreads(FLOAT32):
+        assert activations_of([Format.Q4_0], CPU, None) is FLOAT32
+    assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
+    with pytest.raises(InputError, match="multiplies BF16, Q4_0 by rows in INT8"):
+        activations_of([Format.BF16, Format.Q4_0], CPU, Activations.INT8)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.activations import DTYPES, KINDS, Kind
 from torch.nn import functional as F
 
-from weft import _core
+from support.quantized import QUANTIZED, random_blocks
 from weft.errors import InputError
+from weft.ops.formats import Format
 from weft.ops.linear import Linear, Norm
-from weft.ops.rows import copy_rows_, embed, join_norms, take_rows
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-KINDS = (
-    *((dtype, False) for dtype in DTYPES),
-    pytest.param(
-        (torch.bfloat16, True),
-        marks=pytest.mark.skipif(not _core.has_tiles(), reason="needs a processor with AMX"),
-    ),
-)
-"""Dtypes of a `Linear`, and whether it stores AMX tiles."""
+from weft.ops.rows import Layout, copy_rows_, embed, join_norms, take_rows
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -33,13 +25,11 @@ def test_embeddings_are_the_weights_rows(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [1, 8, 31, 32, 33, 96, 577])
-def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
-    width: int, kind: tuple[torch.dtype, bool]
-) -> None:
-    dtype, tiled = kind
+def test_embeddings_are_the_rows_of_a_linear_that_shares_them(width: int, kind: Kind) -> None:
+    dtype, activations = kind
     for vocab in (1, 16, 64, 130):
         weight = torch.randn(vocab, width).to(dtype)
-        linear, tokens = Linear(weight, tiled=tiled), torch.randperm(vocab)
+        linear, tokens = Linear(weight, activations=activations), torch.randperm(vocab)
         assert torch.equal(embed(linear, tokens, torch.float32), weight[tokens].float())
         scaled = embed(linear, tokens, torch.float32, scale=5.5)
         assert torch.equal(scaled, weight[tokens].float() * 5.5)
@@ -51,9 +41,33 @@ def test_embeddings_are_the_rows_of_a_linear_that_shares_them(
         assert torch.equal(joined[0][:, :width], norm(weight[tokens].float()))
 
 
-def test_a_linear_with_gates_has_no_embeddings() -> None:
-    with pytest.raises(InputError, match="gates has no embeddings"):
-        embed(Linear(torch.randn(8, 4), gated=True), torch.tensor([0]), torch.float32)
+@pytest.mark.parametrize("kind", QUANTIZED, ids=lambda kind: kind.name)
+def test_embeddings_may_be_quantised(kind: Format) -> None:
+    width = 2 * kind.block.inputs - 3
+    matrix = random_blocks(kind, 130, width)
+    numbers, tokens = matrix.dequantized(), torch.randperm(130)
+    hidden, norm = torch.randn(130, width), Norm(torch.rand(width) + 0.5, 1e-5)
+    for stored in (matrix, matrix.flatten(0, 0)[:], Linear([matrix[:33], matrix[33:]])):
+        assert torch.equal(embed(stored, tokens, torch.float32), numbers[tokens])
+        assert torch.equal(embed(stored, tokens, torch.float32, scale=5.5), numbers[tokens] * 5.5)
+        outside = embed(stored, torch.tensor([-3, 130]), torch.float32)
+        assert torch.equal(outside, numbers[[0, 129]])
+        joined = join_norms(stored, tokens, norm, hidden, norm)
+        assert torch.equal(joined, join_norms(numbers, tokens, norm, hidden, norm))
+    every_other = embed(matrix[::2], torch.tensor([3, 64]), torch.float32)
+    assert torch.equal(every_other, numbers[[6, 128]])
+
+
+def test_a_linear_with_gates_or_of_several_formats_has_no_embeddings() -> None:
+    one, two = random_blocks(Format.Q4_0, 4, 32), random_blocks(Format.Q8_0, 4, 32)
+    for linear, message in (
+        (Linear(torch.randn(8, 4), gated=True), "gates has no embeddings"),
+        (Linear([one, two]), "several formats has no embeddings"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(linear, torch.tensor([0]), torch.float32)
+    with pytest.raises(InputError, match=r"embeddings are \[V, H\], not \[2, 2, 32\]"):
+        embed(one.view(2, 2, 32), torch.tensor([0]), torch.float32)
 
 
 def test_an_id_that_is_none_is_taken_for_the_nearest() -> None:
@@ -96,9 +110,10 @@ def live_results(live: int | None) -> list[torch.Tensor]:
     one, two = Norm(torch.rand(48) + 0.5, 1e-5), Norm(torch.rand(48) + 0.5, 1e-6)
     embedded, normed, taken = (torch.full((5, 48), -7.0) for _ in range(3))
     joined, copied = torch.full((5, 96), -7.0), torch.full((5, 50), -7.0)
-    torch.ops.weft.embed(weight, tokens, embedded, number)
+    stored = Format.F32, Layout.ROWS, 20
+    torch.ops.weft.embed(weight, tokens, embedded, *stored, number)
     torch.ops.weft.join_norms(
-        weight, tokens, one.weight, one.eps, hidden, two.weight, two.eps, joined, number
+        weight, tokens, one.weight, one.eps, hidden, two.weight, two.eps, joined, *stored, number
     )
     one(hidden, normed, number)
     take_rows(x, torch.tensor([2, 0, 3, 1, 1]), taken, number)

@@ -16,6 +16,8 @@ from support.kernels.sass import LETS_START, before_wait, instructions
 from weft.models.memory import Pages
 from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.attention import Window
+from weft.ops.device_blocks import DeviceBlocks, Stored, num_bytes, stored_at
+from weft.ops.formats import Format
 from weft.ops.variants import NAMED, using
 
 SHARED_MEMORY = 99 * 1024  # what the smallest GPU of these capabilities has for a program
@@ -64,6 +66,23 @@ EXPERTS = {
     "gpt-oss 20b": (2880, 2880, 32, 4, True, True),
     "nemotron": (2688, 1856, 128, 6, False, False),
 }
+
+QUANTISED = (
+    (Format.Q4_0, torch.bfloat16, 90),
+    (Format.Q4_K, torch.bfloat16, 90),
+    (Format.Q4_K, torch.float16, 80),
+    (Format.Q4_K, torch.bfloat16, 100),
+    (Format.Q5_K, torch.bfloat16, 80),
+    (Format.Q6_K, torch.bfloat16, 90),
+    (Format.IQ4_NL, torch.bfloat16, 80),
+    (Format.MXFP4, torch.bfloat16, 100),
+    (Format.INT4_128, torch.bfloat16, 90),
+    (Format.INT8_128, torch.bfloat16, 100),
+    (Format.FP8, torch.bfloat16, 90),
+    (Format.FP8, torch.float16, 80),
+    (Format.Q4_1, torch.float32, 90),
+)
+"""Each way to read quantised weights."""
 
 pytestmark = [needs_triton, pytest.mark.slow]
 
@@ -364,9 +383,9 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
         for live, residual in ((None, None), (tensor(1, dtype=torch.int64), tensor(rows, hidden))):
             experts_triton.experts(
                 tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64),
-                tensor(rows, chosen, dtype=torch.float32), tensor(experts, outputs, hidden),
-                tensor(experts, hidden, inner), bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0, 1.0,
-                tensor(rows, hidden), live, residual,
+                tensor(rows, chosen, dtype=torch.float32), [tensor(experts, outputs, hidden)],
+                [tensor(experts, hidden, inner)], bias(outputs), bias(hidden), gated, 1 if gated else 5, 1.702, 7.0,
+                1.0, tensor(rows, hidden), live, residual,
             )  # fmt: skip
     few = rows * chosen <= experts_triton.FEW_CHOICES
     assert {launch.name for launch in found} == EXPERTS_KERNELS - ({"sort_kernel"} if few else set())
@@ -379,6 +398,87 @@ def test_experts_compile(shape: str, dtype: torch.dtype, capability: int, rows: 
             )
         if launch.name == "experts_kernel":
             assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
+def blocks(kind: Format, matrices: int, outputs: int, inputs: int) -> Stored:
+    size = num_bytes(kind, matrices, outputs, inputs)
+    memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+    return stored_at(memory, 0, kind, matrices, outputs, inputs)
+
+
+@pytest.mark.parametrize(("kind", "dtype", "capability"), QUANTISED)
+def test_products_of_quantised_weights_compile(kind: Format, dtype: torch.dtype, capability: int) -> None:
+    """Those of a layer, with all that is fused; embeddings; and the widening for torch's matmul."""
+    hidden, inner = (768, 1536) if dtype is torch.float32 else (4096, 14336)
+    from weft.ops import blocks_triton, linear_triton, rows_triton
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        x, wide, norm = tensor(8, hidden), tensor(8, inner), tensor(hidden, dtype=torch.float32)
+        live, gated = tensor(1, dtype=torch.int64), Epilogue.of(SWIGLU, gated=True)
+        ups, down = blocks(kind, 1, 2 * inner, hidden), blocks(kind, 1, hidden, inner)
+        added = (tensor(8, hidden), norm, 1e-6, tensor(8, hidden))
+        linear_triton.linear(x, ups, tensor(2 * inner), norm, 1e-6, None, gated, wide)
+        linear_triton.linear(x, ups, None, norm, 1e-6, None, gated, wide, None, live, *added)
+        linear_triton.linear(wide, down, None, None, 0.0, x, Epilogue(), x, tensor(8, hidden), live)
+        assert isinstance(down, DeviceBlocks)
+        blocks_triton.widen(down, 0, tensor(hidden, inner))
+        tokens = tensor(8, dtype=torch.int64)
+        rows_triton.embed(ups, tokens, x, live)
+        rows_triton.join_norms(ups, tokens, norm, 1e-6, x, norm, 1e-6, tensor(8, 2 * hidden), live)
+    names = ["linear_kernel"] * 3 + ["widen_kernel", "embed_kernel", "join_norms_kernel"]
+    assert [launch.name for launch in found] == names
+    for launch in found:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"{launch.name} takes {code.shared} bytes of shared memory"
+        if dtype is not torch.float32:
+            assert code.stack == code.spills == 0, (
+                f"{launch.name}: {code.registers} registers, {code.spills} spills"
+            )
+        if launch.name == "linear_kernel":
+            assert "LDGSTS" in code.instructions, "it does not load ahead"
+        if capability >= 90:
+            check_chain(launch, code)
+
+
+@pytest.mark.parametrize("rows", [8, 2048])
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype", "capability"),
+    [
+        (Format.Q4_K, "qwen 30b", torch.bfloat16, 90),
+        (Format.Q4_K, "mixtral", torch.float16, 80),
+        (Format.Q6_K, "mixtral", torch.bfloat16, 80),
+        (Format.MXFP4, "gpt-oss 20b", torch.bfloat16, 90),
+        (Format.MXFP4, "gpt-oss 20b", torch.bfloat16, 100),
+        (Format.FP8, "qwen 30b", torch.bfloat16, 100),
+    ],
+)
+def test_quantised_experts_compile(
+    kind: Format, shape: str, dtype: torch.dtype, capability: int, rows: int
+) -> None:
+    from weft.ops import experts_triton
+
+    hidden, inner, experts, chosen, *_ = EXPERTS[shape]
+
+    def tensor(*sizes: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(sizes, dtype=dtype, device="cuda")
+
+    with launches((capability // 10, capability % 10)) as found:
+        experts_triton.experts(
+            tensor(rows, hidden), tensor(rows, chosen, dtype=torch.int64), tensor(rows, chosen, dtype=torch.float32),
+            [blocks(kind, experts, 2 * inner, hidden)], [blocks(kind, experts, hidden, inner)], None, None, True, 1,
+            1.0, 7.0, 0.0, tensor(rows, hidden),
+        )  # fmt: skip
+    products = [launch for launch in found if launch.name == "experts_kernel"]
+    assert len(products) == 2
+    for launch in products:
+        code = launch.compile(capability)
+        assert code.shared <= SHARED_MEMORY, f"it takes {code.shared} bytes of shared memory"
+        assert code.stack == code.spills == 0, f"{code.registers} registers, {code.spills} spills"
         if capability >= 90:
             check_chain(launch, code)
 
@@ -549,6 +649,7 @@ def test_ragged_attention_has_a_tile_for_each_block_of_tokens() -> None:
 def test_kernels_cover_the_modules() -> None:
     from weft.ops import (
         attention_triton,
+        blocks_triton,
         experts_triton,
         latent_triton,
         linear_triton,
@@ -556,8 +657,12 @@ def test_kernels_cover_the_modules() -> None:
         rows_triton,
     )
 
-    modules = (attention_triton, experts_triton, latent_triton, linear_triton, routing_triton, rows_triton)
+    modules = (
+        *(attention_triton, blocks_triton, experts_triton, latent_triton, linear_triton, routing_triton),
+        rows_triton,
+    )
     kernels = {name for module in modules for name in vars(module) if name.endswith("_kernel")}
     assert kernels == KERNELS | EXPERTS_KERNELS | LATENT_KERNELS | UP_KERNELS | ROUTING_KERNELS | {
-        "squares_kernel"
+        "squares_kernel",
+        "widen_kernel",
     }

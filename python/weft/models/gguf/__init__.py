@@ -1,6 +1,1 @@
-"""Converts between model directories and GGUF files, which hold weights, config and tokenizer in one file."""
-
-from weft.models.gguf.reading import gguf_to_directory
-from weft.models.gguf.writing import directory_to_gguf
-
-__all__ = ["directory_to_gguf", "gguf_to_directory"]
+"""GGUF files, which hold weights, config and tokenizer in one file: as models, and to and from model directories."""

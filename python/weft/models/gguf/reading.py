@@ -1,28 +1,32 @@
-"""Converts a GGUF file to a model directory."""
+"""Converts a GGUF file to a model directory in safetensors."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.core.files import write_whole
 from weft.errors import ModelError
-from weft.models.config import DTYPES, parse_decoder
-from weft.models.gguf.fields import Metadata, config_json
-from weft.models.gguf.layout import check_layout
-from weft.models.gguf.names import EMBEDDING, OUTPUT, Entry, entries
+from weft.models.config import DTYPES, ModelConfig
+from weft.models.gguf.config import config_json
+from weft.models.gguf.directory import contents_of
+from weft.models.gguf.header import Header, read_header
+from weft.models.gguf.names import QUANTIZED, family_of, switches
 from weft.models.gguf.rotation import in_halves
-from weft.models.gguf.tokenizer import tokenizer_config_json, tokenizer_json
+from weft.models.stored import MappedFiles, gguf_tensors
+from weft.models.weights import parse_config
+from weft.ops.formats import Format
+from weft.ops.quantized import Quantized
+
+PARTS = ("attention_bias", "output_bias", "mlp_bias", "fused_qkv", "fused_gate_up")
+"""The fields of a config that decide which tensors there are."""
 
 
 def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> Path:
-    """Convert a GGUF file with a Llama to a model directory: config.json, model.safetensors and the tokenizer's files.
+    """Convert a GGUF file to a model directory: config.json, model.safetensors, generation_config.json and the
+    tokenizer's files.
 
     Quantized weights are dequantized. All weights are stored in `dtype`: "float32", "float16" or "bfloat16". Returns
     the directory.
@@ -31,65 +35,36 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")
-    reader = _open(file)
-    fields = Metadata(reader, file)
-    packed = {tensor.name: tensor for tensor in reader.tensors}
-    if EMBEDDING not in packed:
-        raise ModelError(f"{file}: has no tensor {EMBEDDING!r}")
-    vocab_size = int(packed[EMBEDDING].shape[-1])
-    files = {
-        "config.json": config_json(fields, vocab_size, OUTPUT not in packed, dtype),
-        "tokenizer.json": tokenizer_json(fields),
-        "tokenizer_config.json": tokenizer_config_json(fields),
-    }
-    weights = _weights(packed, files["config.json"], file, DTYPES[dtype])
+    header = read_header(file)
+    found = switches(header)
+    given = {key: found[key] for key in ("attention_bias", "mlp_bias")} | {"dtype": dtype}
+    _, config = parse_config({**config_json(header), **given}, f"{file}: config")
+    if config.sink_logits or any(getattr(config, part) != found[part] for part in PARTS):
+        raise ModelError(f"{file}: can't be converted; give the file itself as the model")
+    contents = contents_of(file, given)
+    weights = _weights(header, config)
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    for name, contents in files.items():
-        write_whole(directory / name, json.dumps(contents, indent=1, ensure_ascii=False).encode())
+    rounded = {name: weights[name].to(DTYPES[dtype]).contiguous() for name in [*weights]}
+    save_file(rounded, directory / "model.safetensors", metadata={"format": "pt"})
+    for name, data in contents.items():
+        write_whole(directory / name, data)
     return directory
 
 
-def _open(file: Path) -> Any:
-    import gguf  # slow to import
-
-    try:
-        check_layout(file)
-        return gguf.GGUFReader(file)
-    except ModelError:
-        raise
-    except OSError as error:
-        raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
-    except (ValueError, IndexError, KeyError, OverflowError) as error:  # the package checks little
-        raise ModelError(f"{file}: can't be read as GGUF; is it one, and not cut short? ({error})") from error
-
-
-def _weights(
-    packed: dict[str, Any], config: dict[str, Any], file: Path, dtype: torch.dtype
-) -> dict[str, Tensor]:
-    wanted = list(entries(parse_decoder(config, str(file))))
-    unknown = sorted(packed.keys() - {entry.gguf for entry in wanted})
-    if unknown:
-        raise ModelError(
-            f"{file}: holds tensors that a plain Llama has no place for: {', '.join(unknown[:3])}"
-        )
-    return {entry.directory: _tensor(packed, entry, file, dtype) for entry in wanted}
-
-
-def _tensor(packed: dict[str, Any], entry: Entry, file: Path, dtype: torch.dtype) -> Tensor:
-    tensor = packed.get(entry.gguf)
-    if tensor is None:
-        raise ModelError(f"{file}: has no tensor {entry.gguf!r}")
-    import gguf.quants
-
-    try:
-        rows = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError as error:
-        raise ModelError(f"{file}: tensor {entry.gguf!r} can't be unpacked: {error}") from error
-    if rows.shape != entry.shape:
-        raise ModelError(
-            f"{file}: tensor {entry.gguf!r} has shape {list(rows.shape)}; its metadata want {list(entry.shape)}"
-        )
-    if entry.heads:
-        rows = in_halves(rows, entry.heads)
-    return torch.from_numpy(np.array(rows, dtype=np.float32)).to(dtype)
+def _weights(header: Header, config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors as a checkpoint has them: with the rows of heads in its order, and norms around its offset."""
+    tensors = gguf_tensors(header.file)
+    weights: dict[str, Tensor] = {}
+    with MappedFiles(tensors) as files:
+        for name, stored in tensors.items():
+            tensor = files.take(name)
+            if stored.dtype in QUANTIZED:
+                tensor = Quantized(tensor, Format[stored.dtype], stored.shape[-1]).dequantized()
+            if family_of(header).adjacent_pairs and name.endswith(("q_proj.weight", "q_proj.bias")):
+                tensor = in_halves(tensor, config.num_heads)
+            elif family_of(header).adjacent_pairs and name.endswith(("k_proj.weight", "k_proj.bias")):
+                tensor = in_halves(tensor, config.num_kv_heads)
+            elif config.norm_offset and name.endswith("norm.weight"):
+                tensor = tensor.float() - config.norm_offset
+            weights[name] = tensor
+    return weights

@@ -6,18 +6,16 @@ In a head of size D, a model directory's Llama rotates elements i and i + D/2, a
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from torch import Tensor
 
 
-def side_by_side(rows: Array, heads: int) -> Array:
+def side_by_side(rows: Tensor, heads: int) -> Tensor:
     """Reorder `rows` [heads * D, ...] from a model directory's order to GGUF's: pairs side by side."""
-    return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    ordered: Tensor = rows.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(rows.shape)
+    return ordered
 
 
-def in_halves(rows: Array, heads: int) -> Array:
+def in_halves(rows: Tensor, heads: int) -> Tensor:
     """Reorder `rows` [heads * D, ...] from GGUF's order to a model directory's: pairs in two halves."""
-    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    ordered: Tensor = rows.unflatten(0, (heads, -1, 2)).transpose(1, 2).reshape(rows.shape)
+    return ordered

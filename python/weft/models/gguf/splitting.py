@@ -3,18 +3,86 @@ settings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_END = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_END_WITH_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+LLAMA3 = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{_END}"
+QWEN2 = rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}|{_END}"
+GPT4O = (
+    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}|{_END_WITH_SLASHES}"
+)
+TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_END_WITH_SLASHES}"
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The rules of a byte-level tokenizer that GGUF has a name for.
+
+    pre_tokenizer, normalizer: as in tokenizer.json.
+    ignore_merges: a word that is a token becomes it, whatever the merges say.
+    begins: texts begin with the BOS token unless the file says otherwise.
+    """
+
+    pre_tokenizer: dict[str, Any]
+    normalizer: dict[str, Any] | None = None
+    ignore_merges: bool = False
+    begins: bool = False
+
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _DIGITS = {"type": "Digits", "individual_digits": True}
 
-SPLITTING: dict[str, dict[str, Any]] = {
-    "gpt-2": _BYTES,
-    "smollm": {"type": "Sequence", "pretokenizers": [_DIGITS, _BYTES]},
+
+def _split(pattern: str) -> dict[str, Any]:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, {**_BYTES, "use_regex": False}]}
+
+
+_GPT2 = Splitting(_BYTES)
+_SMOLLM = Splitting({"type": "Sequence", "pretokenizers": [_DIGITS, _BYTES]})
+_CL100K = Splitting(_split(LLAMA3))
+_LLAMA3 = Splitting(_split(LLAMA3), ignore_merges=True, begins=True)
+_GPT4O = Splitting(_split(GPT4O))
+
+SPLITTING: dict[str, Splitting] = {
+    "gpt-2": _GPT2,
+    "smollm": _SMOLLM,
+    "starcoder": _SMOLLM,
+    "refact": _SMOLLM,
+    "llama-bpe": _LLAMA3,
+    "llama3": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "dbrx": _CL100K,
+    "smaug-bpe": _CL100K,
+    "qwen2": Splitting(_split(QWEN2), normalizer={"type": "NFC"}),
+    "deepseek-r1-qwen": Splitting(_split(QWEN2)),
+    "gpt-4o": _GPT4O,
+    "llama4": _GPT4O,
+    "tekken": Splitting(_split(TEKKEN), ignore_merges=True, begins=True),
 }
-"""The `pre_tokenizer` of tokenizer.json for each value of GGUF's `tokenizer.ggml.pre`."""
+"""The rules for each value of GGUF's `tokenizer.ggml.pre` that weft reads."""
 
 
-def splitting_name(pre_tokenizer: Any) -> str | None:
-    """GGUF's name of a `pre_tokenizer` from tokenizer.json; None if it is not in `SPLITTING`."""
-    return next((name for name, spelled in SPLITTING.items() if spelled == pre_tokenizer), None)
+def splitting_name(tokenizer_json: dict[str, Any]) -> str | None:
+    """GGUF's name of the rules in a tokenizer.json; None if they are not in `SPLITTING`."""
+    model = tokenizer_json.get("model", {})
+    rules = (
+        tokenizer_json.get("pre_tokenizer"),
+        tokenizer_json.get("normalizer"),
+        bool(model.get("ignore_merges")),
+    )
+    return next(
+        (
+            name
+            for name, each in SPLITTING.items()
+            if rules == (each.pre_tokenizer, each.normalizer, each.ignore_merges)
+        ),
+        None,
+    )

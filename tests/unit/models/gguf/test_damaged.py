@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import time
 from collections.abc import Callable
@@ -12,9 +13,14 @@ import gguf
 import numpy as np
 import pytest
 
+from support.families import config_of, make_network
+from support.gguf_files import write
 from weft import package_model_path
 from weft.errors import InputError, ModelError
-from weft.models.gguf import directory_to_gguf, gguf_to_directory
+from weft.models.gguf.directory import contents_of
+from weft.models.gguf.header import read_header
+from weft.models.gguf.reading import gguf_to_directory
+from weft.models.gguf.writing import directory_to_gguf
 
 ALIGNMENT = 32
 Damage = Callable[[bytes], bytes]
@@ -99,7 +105,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no heads": (put("llama.attention.head_count", 4, "I", 0), "head"),
     "no layers": (put("llama.block_count", 4, "I", 0), "layer|no place"),
     "2^31 layers": (put("llama.block_count", 4, "I", 1 << 31), "layer"),
-    "one layer more": (one_more("llama.block_count", 4), "has no tensor"),
+    "2^31 positions": (put("llama.context_length", 4, "I", 1 << 31), "claims 2147483648 positions; it is damaged"),
+    "one layer more": (one_more("llama.block_count", 4), "no tensor"),
     "another number of rows": (put("llama.embedding_length", 4, "I", 64), "shape|head"),
     "an epsilon that is none": (put("llama.attention.layer_norm_rms_epsilon", 4, "f", float("nan")), "eps"),
     "a first token that is none": (put("tokenizer.ggml.bos_token_id", 4, "I", 1 << 30), "bos token is 1073741824"),
@@ -113,8 +120,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a tensor turned round": (lambda data: put("token_embd.weight", 4, "QQ",
                               *reversed(struct.unpack("<QQ", data[after(data, "token_embd.weight") + 4 :][:16])))(data),
                               "shape"),
-    "two tensors of one name": (swapped(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"), "uplicate"),
-    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no place for"),
+    "two tensors of one name": (swapped(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"), "twice"),
+    "a name that is none": (swapped(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight"), "no tensor .*attn.q_proj"),
     "five bytes more among the weights": (inserted(0.6, b"\1" * 5), "holds more than it lists"),
     "a row more among the weights": (inserted(0.9, bytes(ALIGNMENT)), "holds more than it lists"),
     "a byte more at the end": (inserted(1.0, b"\0"), "holds more than it lists"),
@@ -155,3 +162,49 @@ def test_what_a_writer_may_leave_out_is_not_missed(whole: bytes, tmp_path: Path)
         file.write_bytes(padded[: len(padded) - cut])
         with pytest.raises(ModelError, match=said):
             gguf_to_directory(file, tmp_path / "out")
+
+
+COUNT = 1000
+
+
+def test_random_damages_are_refused_or_change_values_alone(tmp_path: Path) -> None:
+    """Bytes that are flipped, and files that are cut. A file that is not refused has all tensors in their places, so
+    that the model loads. A damage within the weights changes nothing else."""
+    settings = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2}
+    network = make_network(config_of("llama", settings))
+    original, file = write(network, tmp_path / "whole.gguf", "Q8_0"), tmp_path / "damaged.gguf"
+    whole = original.read_bytes()
+    start = min(entry.begin for entry in read_header(original).tensors.values())
+    vocabulary, names = whole.index(TOKENS.encode()), whole.index(b"token_embd.weight")
+    expected = contents_of(original)
+    # The beginning with the sizes, the list of tensors, all that is before the weights, and the weights.
+    regions = [(0, vocabulary), (names, start), (0, start), (start, len(whole))]
+    rng = random.Random(0)
+    taken = 0
+    for _ in range(COUNT):
+        begin, end = rng.choice(regions)
+        data = damaged(whole, begin, end, rng)
+        file.write_bytes(data)
+        moment, found, refusal = time.thread_time(), None, str(file)
+        try:
+            found = contents_of(file)
+        except InputError as error:
+            refusal = str(error)
+        assert str(file) in refusal
+        assert time.thread_time() - moment < 2
+        if found is not None:
+            taken += 1
+            assert len(data) == len(whole)
+            assert begin != start or found == expected
+    assert COUNT / 10 < taken < COUNT / 2
+
+
+def damaged(whole: bytes, begin: int, end: int, rng: random.Random) -> bytes:
+    """A file that is cut or has other bytes from `begin` to `end`."""
+    if rng.random() < 0.15:
+        return whole[: rng.randrange(begin, end)]
+    data = bytearray(whole)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(begin, end)
+        data[at] = rng.choice((rng.randrange(256), data[at] ^ 1 << rng.randrange(8), 0, 255))
+    return bytes(data)

@@ -1,0 +1,264 @@
+"""compressed-tensors, the format of llm-compressor: groups of modules, each quantised in its own way.
+
+A module's tensors, by the way of its group:
+
+- "float-quantized": `weight` F8_E4M3 [out, in] and `weight_scale`, as in `fp8`.
+- "int-quantized": `weight` int8 [out, in] and `weight_scale`, one for the matrix, for each output or for each group of
+  inputs. A number is code * factor.
+- "pack-quantized": `weight_packed` int32 [out, in / 8], `weight_scale` [out, groups], `weight_shape` (out and in), and
+  as far as they are needed `weight_zero_point` int32 [out / 8, groups] and `weight_g_idx` [in], the group of each
+  input. The codes of a word are in order, from the lowest bits on; with 8 bits a word has 4. A number is factor * (code
+  - zero). Without zeros, the zero is half of the number of codes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from weft.models.fields import Fields
+from weft.models.quantized.blocks import (
+    INT4_FORMATS,
+    INT8_FORMATS,
+    OUTPUTS_AT_ONCE,
+    Int4Rows,
+    bytes_rows,
+    format_of,
+    num_blocks,
+    spread,
+    unpacked,
+    unpacked_inputs,
+    write_int4,
+)
+from weft.models.quantized.fp8 import E4M3, Fp8, parse_area
+from weft.models.quantized.method import (
+    CHANNEL,
+    TENSOR,
+    WEIGHT,
+    Area,
+    Blocks,
+    Floats,
+    Method,
+    Parts,
+    refuse,
+    take_scales,
+)
+from weft.models.quantized.options import ADVICE, group_size, must_be
+from weft.models.quantized.order import are_in_order, ordered_numbers
+from weft.ops.formats import Format
+
+PACKED, SCALE, ZEROS, GROUPS, SHAPE = "_packed", "_scale", "_zero_point", "_g_idx", "_shape"
+"""Ends of names, after that of the matrix."""
+PATTERN = "re:"
+"""The beginning of a target that is a regular expression."""
+FORMATS = (
+    "float-quantized",
+    "int-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "mixed-precision",
+    "dense",
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a group's matrices are quantised: `kind` "float" or "int" of `bits`, with a factor for each `area`.
+    `has_zeros`: groups have zeros of their own."""
+
+    kind: str
+    bits: int
+    area: Area
+    has_zeros: bool
+
+
+@dataclass(frozen=True)
+class CompressedTensors(Method):
+    """`groups` are names of modules, with the way of theirs."""
+
+    title: ClassVar[str] = "compressed-tensors"
+    packed: ClassVar[str] = WEIGHT + PACKED
+    helpers: ClassVar[tuple[str, ...]] = tuple(WEIGHT + end for end in (SCALE, ZEROS, GROUPS, SHAPE))
+
+    groups: tuple[tuple[tuple[str, ...], Way], ...]
+
+    @classmethod
+    def parse(cls, settings: Fields) -> CompressedTensors:
+        """Parse the options in config.json."""
+        must_be(settings, "format", "mixed-precision", FORMATS)
+        for key in ("sparsity_config", "transform_config"):
+            value = settings.data.get(key)
+            if value and not (isinstance(value, dict) and value.get("format") == "dense"):
+                raise settings.error(key, f"is {repr(value)[:60]}; weft reads models without it; {ADVICE}")
+        groups = settings.data.get("config_groups")
+        if not isinstance(groups, dict) or not all(isinstance(each, dict) for each in groups.values()):
+            raise settings.error("config_groups", f"is {repr(groups)[:60]}; it must be an object of objects")
+        found = []
+        for name, group in groups.items():
+            if group.get("weights") is None:  # only activations are quantised
+                continue
+            targets = group.get("targets")
+            if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+                raise settings.error("config_groups", f"has in {name!r} the targets {repr(targets)[:60]}")
+            for target in targets:
+                _check_pattern(target, settings)
+            found.append((tuple(targets), _way(group, f"{settings.where}: config_groups: {name}")))
+        return cls(tuple(found))
+
+    def holds(self, parts: Parts, name: str) -> bool:
+        return name + PACKED in parts or parts.dtype_of(name) in (E4M3, "I8")
+
+    def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks | Floats:
+        way, is_packed = self._way_of(parts, name.removesuffix(WEIGHT)), name + PACKED in parts
+        sizes = num_outputs, num_inputs
+        if is_packed and way.kind == "int":
+            return _take_packed(parts, name, sizes, way)
+        if not is_packed and way.kind == "float":
+            return Fp8((way.area,)).take(parts, name, *sizes)
+        if is_packed or way.bits != 8 or way.has_zeros:
+            raise refuse(
+                parts, name, f"is stored otherwise than config.json says ({way.kind}, {way.bits} bits)"
+            )
+        format = format_of(INT8_FORMATS, num_inputs, way.area.columns or num_inputs)
+        if format is None:
+            raise refuse(parts, name, f"has rows of {num_inputs} integers; weft reads multiples of 32")
+        codes = parts.take_part(name, ("I8",), *sizes)
+        scales = take_scales(parts, name + SCALE, sizes, way.area)
+        return Blocks(sizes, format, partial(_int8, format, codes, scales, way.area))
+
+    def count(self, name: str, shape: Sequence[int]) -> int:
+        total, way = super().count(name, shape), self._find(name.removesuffix(self.packed))
+        return total * 32 // way.bits if name.endswith(self.packed) and way is not None else total
+
+    def _way_of(self, parts: Parts, module: str) -> Way:
+        way = self._find(module)
+        if way is None:
+            raise refuse(parts, module, "is quantised, and no group of config.json names it")
+        return way
+
+    def _find(self, module: str) -> Way | None:
+        """The way of a module: that of the first group which names it, else of one which names its class."""
+        for targets, way in self.groups:
+            for target in targets:
+                is_pattern = target.startswith(PATTERN)
+                if target == module or (is_pattern and re.match(target.removeprefix(PATTERN), module)):
+                    return way
+        return next(
+            (way for targets, way in self.groups if any(map(_is_class, targets))),
+            None,
+        )
+
+
+def _check_pattern(target: str, settings: Fields) -> None:
+    try:
+        re.compile(target.removeprefix(PATTERN))
+    except re.error as error:
+        raise settings.error("config_groups", f"has the pattern {target[:60]!r}: {error}") from error
+
+
+def _is_class(target: str) -> bool:
+    """Whether a group's target is a class of modules, such as Linear."""
+    return target.isidentifier() and target[0].isupper()
+
+
+def _way(group: Mapping[str, Any], where: str) -> Way:
+    """Parse how a group's matrices are quantised. Raises `ModelError`."""
+    must_be(Fields(group, where), "format", "dense", FORMATS)
+    weights = Fields(group["weights"] if isinstance(group["weights"], dict) else {}, f"{where}: weights")
+    kind = must_be(weights, "type", "int", ("int", "float"))
+    bits = must_be(weights, "num_bits", 8, (8,) if kind == "float" else (4, 8))
+    size = weights.data.get("group_size")
+    default = "tensor" if size is None else "channel" if size == -1 else "group"
+    strategies = ("tensor", "channel", "group", *(["block"] if kind == "float" else []))
+    strategy = must_be(weights, "strategy", default, strategies)
+    if strategy == "block":
+        sizes = weights.data.get("block_structure")
+        if isinstance(sizes, str):
+            sizes = [int(part) for part in sizes.split("x") if part.isdecimal()]
+        area = parse_area(weights, "block_structure", sizes)
+    elif strategy == "group":
+        area = Area(1, group_size(weights, None))
+        if kind == "float":
+            area = parse_area(weights, "group_size", [1, area.columns])
+    else:
+        area = TENSOR if strategy == "tensor" else CHANNEL
+    has_zeros = not weights.flag("symmetric", True)
+    if has_zeros and (bits, strategy) not in ((4, "group"), (4, "channel")):
+        must_be(weights, "symmetric", True, (True,))
+    return Way(kind, bits, area, has_zeros)
+
+
+def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], way: Way) -> Blocks | Floats:
+    """A matrix of words, each of 8 or 4 codes."""
+    (num_outputs, num_inputs), each = sizes, 32 // way.bits
+    format = format_of(
+        INT4_FORMATS if way.bits == 4 else INT8_FORMATS, num_inputs, way.area.columns or num_inputs
+    )
+    if format is None:
+        raise refuse(parts, name + PACKED, f"has rows of {num_inputs} integers; weft reads multiples of 32")
+    codes = parts.take_part(name + PACKED, ("I32",), num_outputs, num_inputs // each)
+    scales = take_scales(parts, name + SCALE, sizes, way.area)
+    num_groups = scales.shape[1]
+    stored = parts.take_small(name + SHAPE, ("I64", "I32"), 2).tolist()
+    if stored != [*sizes]:
+        raise refuse(parts, name + SHAPE, f"says {stored}; config.json wants {[*sizes]}")
+    zeros = None
+    if way.has_zeros:
+        zeros = parts.take_part(name + ZEROS, ("I32",), -(-num_outputs // each), num_groups)
+    if name + GROUPS in parts:
+        groups = parts.take_small(name + GROUPS, ("I32", "I64"), num_inputs)
+        if not are_in_order(parts, name + GROUPS, groups, num_groups, way.area.columns or num_inputs):
+            return Floats(sizes, scales.dtype, partial(_floats, way, codes, scales, zeros, groups))
+    if way.bits == 8:
+        return Blocks(sizes, format, partial(_packed_int8, format, codes, scales, way.area))
+    return Blocks(sizes, format, partial(_int4, format, codes, scales, way.area, zeros))
+
+
+def _zeros_of(bits: int, zeros: Tensor | None, num_outputs: int) -> Tensor:
+    """The zeros [out, groups], or [1, 1] if all are the same."""
+    if zeros is None:
+        return torch.full((1, 1), 1 << (bits - 1), dtype=torch.int32)
+    return unpacked(zeros.t(), bits).t()[:num_outputs]
+
+
+def _int4(format: Format, codes: Tensor, scales: Tensor, area: Area, zeros: Tensor | None) -> Tensor:
+    num_outputs, num_inputs = len(codes), 8 * codes.shape[1]
+    count = num_blocks(format, num_inputs)
+    each = _zeros_of(4, zeros, num_outputs)
+    rows = Int4Rows(
+        format,
+        spread(scales.float(), area, num_outputs, num_inputs, format),
+        each.expand(num_outputs, count)
+        if zeros is None
+        else spread(each, area, num_outputs, num_inputs, format),
+    )
+    words = codes.view(num_outputs, count, -1, 4)
+    for begin in range(0, num_outputs, OUTPUTS_AT_ONCE):
+        place = slice(begin, begin + OUTPUTS_AT_ONCE)
+        write_int4(rows.words[place], words[place].unbind(-1))
+    return rows.bytes
+
+
+def _int8(format: Format, codes: Tensor, scales: Tensor, area: Area) -> Tensor:
+    num_outputs, num_inputs = codes.shape
+    return bytes_rows(format, codes, spread(scales.float(), area, num_outputs, num_inputs, format))
+
+
+def _packed_int8(format: Format, codes: Tensor, scales: Tensor, area: Area) -> Tensor:
+    return _int8(format, codes.view(torch.uint8) ^ 0x80, scales, area)  # code - 128 as a signed byte
+
+
+def _floats(
+    way: Way, codes: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The numbers of a matrix whose groups are in no order."""
+    shift = _zeros_of(way.bits, zeros, len(codes)).expand(scales.shape)
+    return ordered_numbers(
+        lambda place: unpacked_inputs(codes[place].t(), way.bits), shift.t(), scales.t(), groups, dtype
+    )
