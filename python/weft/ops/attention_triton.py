@@ -21,8 +21,8 @@ up the row of their tile on the device (`tile_of`). So the grid depends on the n
 not on the product of rows and width.
 
 The cache may have another dtype than queries (`weft.ops.cached`). A key or value is rounded when it is written, and
-every query sees it so. Float8 is decoded and encoded by its bits, since GPUs before sm_89 can't convert it. Numbers of
-int8 are multiplied by their scales, and have the queries' dtype in products.
+every query sees it so. Float8 is decoded and encoded by its bits, since GPUs before sm_89 can't convert it. The
+products are those of int8's codes: scores are multiplied by the scales of keys, and weights by those of values.
 
 In a call with short and long rows, the long rows go first. A short row may thus attend to keys that a long row writes.
 
@@ -271,20 +271,25 @@ def to_float8(numbers):
 
 
 @triton.jit
-def from_cache(codes, Scales, at, live, like):
-    """`codes` [R, DP] of a cache as numbers in the dtype of `like`. Those of int8 have their scales at `at` [R], for
-    `live` rows."""
+def from_cache(codes, like):
+    """`codes` [R, DP] of a cache as numbers in the dtype of `like`, exactly. The scales of int8 are not applied."""
     if codes.dtype == tl.uint8:
         heads = from_float8(codes).to(like.dtype)
     elif codes.dtype == tl.int8:
-        scale = tl.load(Scales + at, mask=live, other=0.0)[:, None]
-        if like.dtype == tl.bfloat16:  # numbers of 16 bits take half of the registers
-            heads = codes.to(tl.bfloat16) * scale
-        else:
-            heads = (codes.to(tl.float32) * scale.to(tl.float32)).to(like.dtype)
+        heads = codes.to(tl.float32).to(like.dtype)
     else:
         heads = codes
     return heads
+
+
+@triton.jit
+def load_scales(Scales, at, live):
+    """The scales of int8 at `at` [R], 0 for rows that are not `live`; 1 without scales."""
+    if Scales is not None:
+        scales = tl.load(Scales + at, mask=live, other=0.0).to(tl.float32)
+    else:
+        scales = 1.0
+    return scales
 
 
 @triton.jit
@@ -456,14 +461,20 @@ def skip_hidden(start, hidden, BN: tl.constexpr, SINKS: tl.constexpr):
 
 
 @triton.jit
-def attend_tile(q, q2, k, k2, v, seen, scale, cap, m, total, acc, D2: tl.constexpr, CAPPED: tl.constexpr):
+def attend_tile(
+    q, q2, k, k2, v, key_scale, value_scale, seen, scale, cap, m, total, acc, D2: tl.constexpr, CAPPED: tl.constexpr,
+    SCALED: tl.constexpr,
+):  # fmt: skip
     """Update the online softmax of queries with a tile of keys and values `v`. `q` and `k` are the first parts of
     queries and keys, `q2` and `k2` the second ones. `m`, `total` and `acc` are the softmax's running maximum, sum and
     weighted values. `seen` marks the keys that each query sees. Scores are in units of log 2: `scale` q k, or `cap`
-    tanh(`scale` q k) if CAPPED."""
+    tanh(`scale` q k) if CAPPED. If SCALED, keys and values are codes, and `key_scale` and `value_scale` [BN] their
+    scales."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
     if D2 > 0:
         score = tl.dot(q2, tl.trans(k2), acc=score, input_precision="ieee")
+    if SCALED:
+        score *= key_scale[None, :]
     score *= scale
     if CAPPED:
         score = cap * tanh(score)
@@ -473,7 +484,12 @@ def attend_tile(q, q2, k, k2, v, seen, scale, cap, m, total, acc, D2: tl.constex
     p = tl.exp2(score - safe[:, None])
     fade = tl.exp2(m - safe)
     total = total * fade + tl.sum(p, 1)
-    acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+    if SCALED:
+        # Scales may be small, and float16 has few bits for numbers below 2^-14.
+        p *= value_scale[None, :] * 256.0
+        acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee") * (1.0 / 256.0)
+    else:
+        acc = acc * fade[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
     return peak, total, acc
 
 
@@ -593,10 +609,10 @@ def attend_first_tile(
     page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
     entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
     mask = new[:, None] & (d < D)[None, :]
-    k = from_cache(tl.load(entry + d[None, :], mask=mask, other=old_k), None, n, new, q)
-    v = from_cache(tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v), None, n, new, q)
+    k = from_cache(tl.load(entry + d[None, :], mask=mask, other=old_k), q)
+    v = from_cache(tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v), q)
     seen = (n[None, :] <= position[:, None]) & inside[None, :]
-    return attend_tile(q, q, k, k, v, seen, scale, cap, m, total, acc, 0, CAPPED)
+    return attend_tile(q, q, k, k, v, 1.0, 1.0, seen, scale, cap, m, total, acc, 0, CAPPED, False)
 
 
 @triton.jit
@@ -621,19 +637,39 @@ def attend_share(
         entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
         scale_at = (page * PAGE + n % PAGE) * (TOKEN // 2) + key_head
         k = load_heads(entry + key_head * DK, tl.arange(0, P1), inside, D1, P1)
-        k = from_cache(k, Scales, scale_at, inside, q)
+        k = from_cache(k, q)
+        key_scale = load_scales(Scales, scale_at, inside)
         k2 = k
         if D2 > 0:
             k2 = load_heads(entry + key_head * DK + D1, tl.arange(0, P2), inside, D2, P2)
-            k2 = from_cache(k2, Scales, scale_at, inside, q)
+            k2 = from_cache(k2, q)
         v = k
+        value_scale = key_scale
         if not IN_KEYS:
             v = load_heads(entry + HKV * DK + key_head * DV, tl.arange(0, PV), inside, DV, PV)
-            v = from_cache(v, Scales, scale_at + HKV, inside, q)
+            v = from_cache(v, q)
+            value_scale = load_scales(Scales, scale_at + HKV, inside)
         seen = (n[None, :] <= position[:, None]) & inside[None, :]
         if REACH > 0:
             seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
-        m, total, acc = attend_tile(q, q2, k, k2, v, seen, scale, cap, m, total, acc, D2, CAPPED)
+        m, total, acc = attend_tile(
+            q,
+            q2,
+            k,
+            k2,
+            v,
+            key_scale,
+            value_scale,
+            seen,
+            scale,
+            cap,
+            m,
+            total,
+            acc,
+            D2,
+            CAPPED,
+            Scales is not None,
+        )
     return m, total, acc
 
 

@@ -79,7 +79,7 @@ def test_tokens_are_those_without_speculation(
     speculation = Speculation(
         speculation.drafters, {1: 5, 4: 3}, speculation.path, speculation.guide_drafts, adaptive=True
     )
-    engine = EngineConfig(max_batch=8, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=8, max_seq_len=512, kv_cache_dtype="float32", graphs=graphs)
     expected = references(tiny, prompts)
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         for _ in range(3 * (MEASURED + WARM_UP) // 10):

@@ -43,7 +43,7 @@ def test_tokens_are_those_without_speculation(
     num_drafts: int,
 ) -> None:
     speculation = DRAFTERS[drafter](random_drafters, num_drafts)
-    engine = EngineConfig(max_batch=batch, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=batch, max_seq_len=512, kv_cache_dtype="float32", graphs=graphs)
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         check(run(llm, prompts), expected)
         if graphs == "one":
@@ -56,7 +56,9 @@ def test_tokens_are_those_without_speculation(
 def test_eager_and_in_small_chunks(
     tiny: Checkpoint, prompts: list[str], expected: list[Reference], random_drafters: Path, drafter: str
 ) -> None:
-    engine = EngineConfig(max_batch=5, max_seq_len=512, graphs="none", prefill_chunk=7)
+    engine = EngineConfig(
+        max_batch=5, max_seq_len=512, kv_cache_dtype="float32", graphs="none", prefill_chunk=7
+    )
     speculation = DRAFTERS[drafter](random_drafters, 4)
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         check(run(llm, prompts), expected)
@@ -81,7 +83,7 @@ def test_draft_lengths_by_batch_size(
     speculation = Speculation(
         speculation.drafters, {1: 5, 2: 2, 4: 1, 6: 0}, speculation.path, speculation.guide_drafts
     )
-    engine = EngineConfig(max_batch=8, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=8, max_seq_len=512, kv_cache_dtype="float32", graphs=graphs)
     with LLM(tiny.path, device="cpu", speculation=speculation, engine=engine) as llm:
         check(run(llm, prompts), expected)
         check(run(llm, prompts), expected)

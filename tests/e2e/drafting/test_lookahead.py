@@ -74,7 +74,7 @@ def asked(llm: LLM, prompts: list[str], **options: Any) -> list[Output]:
 def test_its_drafts_are_those_of_a_plain_loop(
     tiny: Checkpoint, prompts: list[str], sizes: tuple[int, int, int], engine: dict[str, Any]
 ) -> None:
-    config = EngineConfig(max_batch=3, max_seq_len=512, **engine)
+    config = EngineConfig(max_batch=3, max_seq_len=512, kv_cache_dtype="float32", **engine)
     texts = [prompts[0], REPETITIVE]
     with LLM(tiny.path, device="cpu", speculation=Speculation.lookahead(*sizes), engine=config) as llm:
         outputs = llm.generate(texts, GREEDY)

@@ -44,7 +44,7 @@ def test_tokens_are_those_without_speculation(
 ) -> None:
     save_checkpoint(tmp_path / "draft", family, seed=3, vocab_size=vocab_size, **SMALL)
     speculation = Speculation.draft_model(tmp_path / "draft", num_draft_tokens=3)
-    engine = EngineConfig(max_batch=3, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=3, max_seq_len=512, kv_cache_dtype="float32", graphs=graphs)
     with LLM(qwen3.path, device="cpu", speculation=speculation, engine=engine) as llm:
         outputs = run(llm, prompts)
     check(outputs, expected)

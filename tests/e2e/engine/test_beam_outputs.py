@@ -146,6 +146,7 @@ def test_one_that_is_cancelled_has_the_tensors_of_its_best(
 
 def test_an_llm_gives_every_answer_its_own(tiny: Checkpoint, prompts: list[str]) -> None:
     config = EngineConfig(
+        kv_cache_dtype="float32",  # as the reference
         max_batch=4,
         max_seq_len=160,
         max_beam_width=4,

@@ -41,7 +41,7 @@ def make() -> Iterator[Callable[..., LLM]]:
             checkpoint.path,
             device="cpu",
             speculation=SPECULATIONS[speculation],
-            engine=EngineConfig(**engine),
+            engine=EngineConfig(kv_cache_dtype="float32", **engine),
         )
         made.append(llm)
         return llm

@@ -76,7 +76,9 @@ def expected_logprob(row: Tensor, token: int, kind: Logprobs, sampling: Sampling
 def test_they_are_those_of_what_is_sampled_from(
     tiny: Checkpoint, prompts: list[str], kind: Logprobs, speculation: str, graphs: Any
 ) -> None:
-    engine = EngineConfig(max_batch=4, max_seq_len=512, graphs=graphs, logprobs=kind)
+    engine = EngineConfig(
+        max_batch=4, max_seq_len=512, graphs=graphs, logprobs=kind, kv_cache_dtype="float32"
+    )
     with LLM(tiny.path, device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
         asked = [
             (SamplingParams(max_tokens=14, seed=i, logprobs=3, **mix), i)

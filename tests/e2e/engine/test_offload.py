@@ -32,7 +32,10 @@ def small(tiny: Checkpoint, speculation: Speculation | None = None, **engine: An
     """Two slots, and hardly more pages than these need."""
     engine = {"max_batch": 2, "max_seq_len": 288, "page_size": 8, "num_pages": 60, **engine}
     return LLM(
-        tiny.path, device="cpu", speculation=speculation or Speculation.none(), engine=EngineConfig(**engine)
+        tiny.path,
+        device="cpu",
+        speculation=speculation or Speculation.none(),
+        engine=EngineConfig(kv_cache_dtype="float32", **engine),
     )
 
 

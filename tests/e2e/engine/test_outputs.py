@@ -27,6 +27,7 @@ from weft.runtime import CpuRuntime
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3")
 CONFIG = EngineConfig(
+    kv_cache_dtype="float32",  # as the reference
     max_batch=4,
     max_seq_len=160,
     prefill_chunk=7,

@@ -99,7 +99,7 @@ def test_every_parameter_equals_the_reference(
     part: int,
 ) -> None:
     rows = range(part, len(ROWS), 2)
-    engine = EngineConfig(max_batch=batch, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=batch, max_seq_len=512, graphs=graphs, kv_cache_dtype="float32")
     with LLM(tiny.path, device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
         outputs = llm.generate(
             [prompts[i] for i in rows],
@@ -114,7 +114,10 @@ def test_every_parameter_equals_the_reference(
 
 @pytest.fixture(scope="module")
 def llm(tiny: Checkpoint) -> Any:
-    with LLM(tiny.path, device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3)) as made:
+    engine = EngineConfig(kv_cache_dtype="float32")
+    with LLM(
+        tiny.path, device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3), engine=engine
+    ) as made:
         yield made
 
 

@@ -72,7 +72,7 @@ def test_every_rule_equals_the_reference(
     tiny: Checkpoint, prompts: list[str], expected: list[Any], speculation: str, graphs: Any
 ) -> None:
     """Text that is given is the answer, but for every seventh token: drafts are right, and are not."""
-    engine = EngineConfig(max_batch=5, max_seq_len=512, graphs=graphs)
+    engine = EngineConfig(max_batch=5, max_seq_len=512, graphs=graphs, kv_cache_dtype="float32")
     with LLM(tiny.path, device="cpu", speculation=SPECULATIONS[speculation], engine=engine) as llm:
         requests = []
         for i, (mix, guide) in enumerate(ROWS):
@@ -96,7 +96,10 @@ def test_every_rule_equals_the_reference(
 
 @pytest.fixture(scope="module")
 def llm(tiny: Checkpoint) -> Any:
-    with LLM(tiny.path, device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3)) as made:
+    engine = EngineConfig(kv_cache_dtype="float32")
+    with LLM(
+        tiny.path, device="cpu", speculation=Speculation.eagle3(num_draft_tokens=3), engine=engine
+    ) as made:
         yield made
 
 

@@ -33,7 +33,7 @@ def make(tiny: Checkpoint, speculation: Speculation, **engine: Any) -> LLM:
         tiny.path,
         device="cpu",
         speculation=speculation,
-        engine=EngineConfig(max_seq_len=288, **engine),
+        engine=EngineConfig(max_seq_len=288, kv_cache_dtype="float32", **engine),
     )
 
 

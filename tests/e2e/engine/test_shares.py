@@ -28,7 +28,10 @@ def make(tiny: Checkpoint, speculation: Speculation | None = None, **engine: Any
     # Without `max_stall`, so that a prompt is read in one step.
     engine = {"max_batch": 4, "max_seq_len": 288, "shares_slots": True, "max_stall": None, **engine}
     return LLM(
-        tiny.path, device="cpu", speculation=speculation or Speculation.none(), engine=EngineConfig(**engine)
+        tiny.path,
+        device="cpu",
+        speculation=speculation or Speculation.none(),
+        engine=EngineConfig(kv_cache_dtype="float32", **engine),
     )
 
 

@@ -72,7 +72,9 @@ def make(
     path: Path, kind: str | None, speculation: Speculation | None = None, seq_len: int = 320, **engine: Any
 ) -> LLM:
     windows, sinks = WINDOWS[kind] if kind is not None else ((), 0)
-    config = EngineConfig(max_seq_len=seq_len, attention_windows=windows, sink_tokens=sinks, **engine)
+    config = EngineConfig(
+        max_seq_len=seq_len, attention_windows=windows, sink_tokens=sinks, kv_cache_dtype="float32", **engine
+    )
     return LLM(path, device="cpu", speculation=speculation, engine=config)
 
 
@@ -263,7 +265,7 @@ def test_a_drafter_that_reads_pages_keeps_them(
 
 @pytest.mark.parametrize("windows", [(320,), (320, 4000)])
 def test_windows_that_no_text_fills_are_none(tiny: Checkpoint, prompts: list[str], windows: Any) -> None:
-    engine = EngineConfig(max_seq_len=320, attention_windows=windows, sink_tokens=3)
+    engine = EngineConfig(max_seq_len=320, attention_windows=windows, sink_tokens=3, kv_cache_dtype="float32")
     with LLM(tiny.path, device="cpu", engine=engine) as llm:
         assert {layer and layer.window for layer in llm.engine.parts.kv.layers} == {NO_WINDOW}
         matches(llm.generate(prompts[:2], GREEDY), plain(tiny, prompts[:2]))
@@ -298,7 +300,9 @@ def test_a_model_with_a_window_of_its_own_answers_beyond_it(tmp_path: Path, page
     checkpoint = load(tmp_path)
     prompts = ["The year is 1984. " * count for count in (1, 6, 12)]
     with LLM(
-        tmp_path, device="cpu", engine=EngineConfig(max_batch=2, page_size=page_size, prefill_chunk=20)
+        tmp_path,
+        device="cpu",
+        engine=EngineConfig(max_batch=2, page_size=page_size, prefill_chunk=20, kv_cache_dtype="float32"),
     ) as llm:
         assert llm.config.max_seq_len == 512
         matches(llm.generate(prompts, GREEDY), plain(checkpoint, prompts))

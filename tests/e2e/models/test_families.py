@@ -127,7 +127,12 @@ def generation_logits(
 ) -> list[tuple[list[int], Tensor]]:
     """The answers to `PROMPTS` with their logits, from batches of this size, with `given` as drafts."""
     engine = EngineConfig(
-        max_batch=batch, max_seq_len=128, prefill_chunk=24, reuse=False, gather_generation_logits=True
+        max_batch=batch,
+        max_seq_len=128,
+        prefill_chunk=24,
+        reuse=False,
+        gather_generation_logits=True,
+        kv_cache_dtype="float32",  # as transformers
     )
     speculation = Speculation.none() if given is None else Speculation.given(num_draft_tokens=3)
     options: dict[str, Any] = {"return_generation_logits": True} | ({"given": given} if given else {})
