@@ -23,10 +23,12 @@ def models() -> Iterator[dict[str, ServedModel]]:
     drafting = ServedModelConfig(
         name="tiny",
         speculation=Speculation.given(Speculation.forced(Speculation.eagle3(num_draft_tokens=3))),
-        engine=EngineConfig(max_batch=8),
+        engine=EngineConfig(max_batch=8, kv_cache_dtype="float32"),  # as transformers
         handles={"digits": Guide.regex("[0-9]{3}")},
     )
-    plain = ServedModelConfig(name="plain", engine=EngineConfig(max_batch=8, max_beam_width=4))
+    plain = ServedModelConfig(
+        name="plain", engine=EngineConfig(max_batch=8, max_beam_width=4, kv_cache_dtype="float32")
+    )
     served = {one.name: one for one in map(build, (drafting, plain))}
     yield served
     for one in served.values():

@@ -637,7 +637,9 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
             f"{weights.directory}: there is no memory for a model of this size: {reason}"
         ) from error
     weights.finish()
-    is_narrow = any(dtype is not torch.float32 for dtype in weights.matrix_dtypes)
+    is_narrow = bool(weights.matrix_formats) or any(
+        each is not torch.float32 for each in weights.matrix_dtypes
+    )
     model.config = replace(model.config, has_narrow_weights=is_narrow)
     return model
 
