@@ -53,7 +53,7 @@ def test_echo_with_log_probabilities_of_the_prompt(client: Any, server: Running)
     assert choice.text == PROMPT and choice.finish_reason == "length"
     assert len(choice.logprobs.tokens) == len(prompt) and choice.logprobs.token_logprobs[0] is None
     expected = expected_logprobs(server, prompt)
-    assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
+    assert choice.logprobs.token_logprobs[1:] == pytest.approx(expected, abs=OF_THE_CACHE)
     for text, top in zip(choice.logprobs.tokens[1:], choice.logprobs.top_logprobs[1:], strict=True):
         assert text in top and 2 <= len(top) <= 3
     for text, offset in zip(choice.logprobs.tokens[1:], choice.logprobs.text_offset[1:], strict=True):
@@ -129,7 +129,7 @@ def test_log_probabilities_of_prompts_are_read_once(
     assert told[0][0] is None and len(told[0]) == len(prompt)
     for token, entry, value in zip(prompt[1:], told[0][1:], expected_logprobs(server, prompt), strict=True):
         own, *others = entry.items()
-        assert own[0] == str(token) and own[1]["logprob"] == pytest.approx(value, abs=1e-4)
+        assert own[0] == str(token) and own[1]["logprob"] == pytest.approx(value, abs=OF_THE_CACHE)
         assert (own[1]["rank"] == 1) == (not others)
         assert own[1]["rank"] >= 1 and [one["rank"] for _, one in others] in ([], [1])
     chat = client.chat.completions.create(
@@ -149,6 +149,10 @@ def test_what_is_the_same_of_all_prompts_is_made_once(client: Any, monkeypatch: 
     monkeypatch.setattr(jobs, "_allowed", counted)
     answer = complete(client, prompt=["a", "b", "c"], max_tokens=3, extra_body={"allowed_token_ids": [70]})
     assert len(answer.choices) == 3 and len(made) == 1
+
+
+OF_THE_CACHE = 0.05
+"""How far a log probability may be from that of transformers, which keeps keys and values in float32, not bfloat16."""
 
 
 def expected_logprobs(server: Running, prompt: tuple[int, ...]) -> list[float]:

@@ -11,8 +11,8 @@ import weft.executor as trtllm
 
 BLOCK = 64
 """Tokens of a block. TensorRT-LLM's engine says it, weft's config."""
-BYTES_OF_A_BLOCK = BLOCK * 5 * 2 * 3 * 32 * 4
-"""Of weft-tiny in float32: layers, keys and values, heads, what a head holds."""
+BYTES_OF_A_BLOCK = BLOCK * 5 * 2 * 3 * 32 * 2
+"""Of weft-tiny in bfloat16: layers, keys and values, heads, what a head holds."""
 
 
 def with_events(**fields: Any) -> Any:

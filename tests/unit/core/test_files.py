@@ -170,9 +170,9 @@ def test_files_in_shared_memory_are_files() -> None:
         assert path.read_bytes() == b"second"
 
 
-def test_a_folder_of_a_gguf_file_is_told_to_be_converted(tmp_path: Path) -> None:
+def test_a_folder_of_a_gguf_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(ModelError, match=r"weft convert .*model\.gguf DIR"):
+    with pytest.raises(ModelError, match=r"give the path of the GGUF file, .*model\.gguf"):
         read_json(tmp_path / "config.json")
 
 
