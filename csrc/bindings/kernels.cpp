@@ -25,7 +25,6 @@
 #include "kernels/layer/gated_norm.h"
 #include "kernels/layer/latent.h"
 #include "kernels/layer/linear.h"
-#include "kernels/layer/mxfp4.h"
 #include "kernels/layer/pack.h"
 #include "kernels/layer/pack_blocks.h"
 #include "kernels/layer/recur.h"
@@ -109,7 +108,7 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
              const std::vector<std::int64_t> &down_parts, int down_activations, Address up_bias, Address down_bias,
              bool gated, int function, float slope, float limit, float shift, std::int64_t rows, std::int64_t hidden,
              std::int64_t inner, std::int64_t experts, std::int64_t chosen, std::int64_t x_row, std::int64_t out_row,
-             int threads, Address live, Address residual, std::int64_t residual_row) {
+             int threads, Address live, Address residual, std::int64_t residual_row, std::int64_t first) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
@@ -122,7 +121,7 @@ Made experts(Address x, Address index, Address weights, Address out, Address up,
   call.gated = gated;
   call.activation = {static_cast<Function>(function), slope, limit, shift};
   call.rows = rows, call.hidden = hidden, call.inner = inner, call.experts = experts, call.chosen = chosen;
-  call.x_row = x_row, call.out_row = out_row, call.threads = threads;
+  call.x_row = x_row, call.out_row = out_row, call.first = first, call.threads = threads;
   call.live = pointer<const std::int64_t>(live);
   return kernel_of([call] { experts_cpu(call); });
 }
@@ -170,22 +169,23 @@ Made rms_norm(Address x, Address weight, Address out, std::int64_t rows, std::in
 Made attend(Address qkv, Address rotary, Address q_norm, Address k_norm, Address sink_logits, Address gate,
             Address cache, Address out, Address page_table, Address base, Address count, Address starts,
             std::int64_t rows, std::int64_t width, std::int64_t offset, std::int64_t heads, std::int64_t kv_heads,
-            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, std::int64_t token_size,
-            std::int64_t values, std::int64_t table_width, std::int64_t rotary_rows, std::int64_t rotary_pairs,
-            std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads, std::int64_t window,
-            std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps, float scale, float softcap,
-            int threads) {
+            std::int64_t key_size, std::int64_t value_size, std::int64_t page_size, int type, std::int64_t token_bytes,
+            std::int64_t values, std::int64_t scales, std::int64_t table_width, std::int64_t rotary_rows,
+            std::int64_t rotary_pairs, std::int64_t first_rotated, std::int64_t q_norm_heads, std::int64_t k_norm_heads,
+            std::int64_t window, std::int64_t sinks, std::int64_t qkv_row, std::int64_t gate_row, float eps,
+            float scale, float softcap, int threads) {
   AttendCall call{};
   call.qkv = pointer<const float>(qkv), call.rotary = pointer<const float>(rotary);
   call.q_norm = pointer<const float>(q_norm), call.k_norm = pointer<const float>(k_norm);
   call.sink_logits = pointer<const float>(sink_logits), call.gate = pointer<const float>(gate);
-  call.cache = pointer<float>(cache), call.out = pointer<float>(out);
+  call.cache = pointer<char>(cache), call.type = static_cast<CachedType>(type), call.out = pointer<float>(out);
   call.page_table = pointer<const std::int32_t>(page_table);
   call.base = pointer<const std::int64_t>(base), call.count = pointer<const std::int64_t>(count);
   call.starts = pointer<const std::int64_t>(starts);
   call.rows = rows, call.width = width, call.offset = offset;
   call.heads = heads, call.kv_heads = kv_heads, call.key_size = key_size, call.value_size = value_size;
-  call.page_size = page_size, call.token_size = token_size, call.values = values, call.table_width = table_width;
+  call.page_size = page_size, call.token_bytes = token_bytes, call.values = values, call.scales = scales;
+  call.table_width = table_width;
   call.rotary_rows = rotary_rows, call.rotary_pairs = rotary_pairs, call.first_rotated = first_rotated;
   call.q_norm_heads = q_norm_heads, call.k_norm_heads = k_norm_heads;
   call.window = window, call.sinks = sinks, call.qkv_row = qkv_row, call.gate_row = gate_row;
@@ -259,18 +259,6 @@ Made widen_blocks(int format, Address blocks, const std::vector<std::int64_t> &s
   std::copy_n(sizes.begin(), 3, call.sizes), std::copy_n(strides.begin(), 3, call.strides);
   call.out = pointer<float>(out), call.threads = threads;
   return kernel_of([call] { widen_blocks_cpu(call); });
-}
-
-Made mxfp4(Address blocks, Address scales, Address out, std::int64_t rows, std::int64_t groups, std::int64_t block_row,
-           std::int64_t scale_row) {
-  const Mxfp4Call call{pointer<const std::uint8_t>(blocks),
-                       pointer<const std::uint8_t>(scales),
-                       pointer<std::uint16_t>(out),
-                       rows,
-                       groups,
-                       block_row,
-                       scale_row};
-  return kernel_of([call] { mxfp4_cpu(call); });
 }
 
 EmbedCall embed_call(Address weight, int format, int layout, Address tokens, Address out, std::int64_t rows,
@@ -545,7 +533,6 @@ void bind_kernels(nb::module_ &m) {
   m.def("pack_cpu", &pack);
   m.def("pack_blocks_cpu", &pack_blocks);
   m.def("widen_blocks_cpu", &widen_blocks);
-  m.def("mxfp4_cpu", &mxfp4);
   m.def("num_formats", [] { return kNumFormats; });
   m.def("block_size", [](int format) {
     const Block &block = block_of(static_cast<Format>(format));

@@ -89,6 +89,16 @@ bool has_amx() {
   return has;
 }
 
+bool has_amx_int8() {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr unsigned kInt8 = 1u << 25;  // of leaf 7, in edx
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return has_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kInt8) != 0;
+#else
+  return false;
+#endif
+}
+
 bool has_fast_pairs() {
   static const bool has = ask_for_fast_pairs();
   return has;

@@ -19,6 +19,9 @@ bool has_vnni();
 // process use tiles. Determined once; the first call asks the system for the permission.
 bool has_amx();
 
+// Whether tiles also multiply bytes.
+bool has_amx_int8();
+
 // Whether the processor multiplies pairs of bfloat16 in AVX-512 vectors (VDPBF16PS) as fast as single float32 numbers.
 // AMD's do, since Zen 4; on Intel's it is slower than float32, so they count as without. The vendor decides, not a
 // measurement, so that all runs on a machine give the same bits.

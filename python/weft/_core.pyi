@@ -152,6 +152,7 @@ def experts_cpu(
     arg25: int,
     arg26: int,
     arg27: int,
+    arg28: int,
     /,
 ) -> Kernel: ...
 def choose_cpu(
@@ -208,10 +209,10 @@ def pack_blocks_cpu(
 def widen_blocks_cpu(
     arg0: int, arg1: int, arg2: Sequence[int], arg3: Sequence[int], arg4: int, arg5: int, arg6: int, /
 ) -> Kernel: ...
-def mxfp4_cpu(arg0: int, arg1: int, arg2: int, arg3: int, arg4: int, arg5: int, arg6: int, /) -> Kernel: ...
 def num_formats() -> int: ...
 def block_size(arg: int, /) -> tuple[int, int, int]: ...
 def panel_bytes(arg0: int, arg1: int, arg2: int, /) -> int: ...
+def has_fast_bfloat16() -> bool: ...
 def can_multiply(arg0: int, arg1: int, /) -> bool: ...
 def instruction_set() -> str: ...
 def rms_norm_cpu(
@@ -265,10 +266,12 @@ def attend_cpu(
     arg29: int,
     arg30: int,
     arg31: int,
-    arg32: float,
-    arg33: float,
+    arg32: int,
+    arg33: int,
     arg34: float,
-    arg35: int,
+    arg35: float,
+    arg36: float,
+    arg37: int,
     /,
 ) -> Kernel: ...
 def latent_queries_cpu(

@@ -47,6 +47,23 @@ def test_generate_on_the_command_line(tmp_path: Path) -> None:
     assert len({e["tid"] for e in events}) >= 2
 
 
+@pytest.mark.parametrize("activations", ["float32", "bfloat16"])
+def test_activations_are_rounded_as_is_said(activations: str, tmp_path: Path) -> None:
+    """A draft and the token that it becomes have the same bits."""
+    prompt, stats = example(random.Random(6), "heldout").prompt, tmp_path / "stats.json"
+    arguments = ["generate", "-", "--device", "cpu", "--dtype", "bfloat16", "--activations", activations]
+    arguments += ["--max-tokens", "40", "--stats-json", str(stats)]
+    answers = []
+    for speculation in ("eagle3", "none"):
+        result = CliRunner().invoke(app, [*arguments, "--speculation", speculation], input=prompt)
+        assert result.exit_code == 0, result.output
+        answers.append(result.output)
+        assert json.loads(stats.read_text())["activation_dtype"] == activations
+    assert answers[0] == answers[1]
+    wrong = CliRunner().invoke(app, [*arguments, "--activations", "int4"], input=prompt)
+    assert wrong.exit_code == 2 and "int4" in wrong.output
+
+
 def test_no_strict_on_the_command_line(tmp_path: Path) -> None:
     stats = tmp_path / "stats.json"
     arguments = ["generate", "Text: x", "--json-schema", json.dumps(UNIQUE_ITEMS), "--device", "cpu"]

@@ -66,9 +66,9 @@ def test_all_facts_are_told_and_no_weights_are_read(monkeypatch: pytest.MonkeyPa
 def test_the_sizes_are_those_of_the_loaded_model() -> None:
     facts, model = ModelFacts.read(PATH, CPU), load_model(PATH)
     kv = PagedKV.for_model(model, 2, 16)
-    assert facts.token_bytes * 16 == kv.page_bytes
+    assert facts.token_bytes("auto") * 16 == kv.page_bytes
     engine = EngineConfig(page_size=16).resolved(1024, 0)
-    assert cache_line(facts, engine) == "cache: 3.84 kB a token, 61.4 kB a page of 16 tokens"
+    assert cache_line(facts, engine) == "cache: 1.92 kB a token in bfloat16, 30.7 kB a page of 16 tokens"
     assert weights_line(facts).endswith("with matrices in float16")
     each = engine.pages_for(1024, 0) * kv.page_bytes
     assert facts.num_sequences(engine, facts.weight_bytes + 20 * each) == 10
@@ -88,11 +88,16 @@ def test_states_count_as_they_are_kept() -> None:
         LayerMemory(),
     )
     facts.model.config = replace(facts.config, memories=memories)
-    assert facts.token_bytes == 4 * (2 * 16 + 24)
+    assert facts.token_bytes("float32") == 4 * (2 * 16 + 24)
+    assert facts.token_bytes("auto") == facts.token_bytes("float16") == 2 * (2 * 16 + 24)
+    assert facts.token_bytes("fp8") == 2 * 16 + 24
+    assert facts.token_bytes("int8") == 2 * 16 + 2 * 2 * 2 + 24 + 2, (
+        "each head's key and value has a scale of 2 bytes"
+    )
     assert facts.state_bytes == slot_bytes(memories, 0, False) >= 4 * (2 * 10 * 3 + 4 * 8 * 16)
     engine = EngineConfig(page_size=16).resolved(64, 0)
     assert cache_line(facts, engine).endswith("of state a sequence")
-    each = engine.pages_for(64, 0) * 16 * facts.token_bytes + facts.state_bytes
+    each = engine.pages_for(64, 0) * 16 * facts.token_bytes("auto") + facts.state_bytes
     assert facts.num_sequences(engine, facts.weight_bytes + 20 * each) == 10
 
 

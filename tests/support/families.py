@@ -329,15 +329,16 @@ UNBUILT = (
 """Families of which `small_settings` makes no small network."""
 
 
+def architecture_of(family: str) -> str:
+    """transformers' class of a family of `FAMILIES` or `HYBRIDS`."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.split(" ")[0]]
+    settings = {**FAMILIES, **HYBRIDS}[family]
+    return str(settings.get(CLASS, found if isinstance(found, str) else found[0]))
+
+
 def own_families() -> list[str]:
     """The families of `FAMILIES` and `HYBRIDS` that weft's own modules run."""
-    table = {**FAMILIES, **HYBRIDS}
-
-    def architecture(family: str) -> str:
-        found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.split(" ")[0]]
-        return str(table[family].get(CLASS, found if isinstance(found, str) else found[0]))
-
-    return [family for family in table if architecture(family) in MODELS]
+    return [family for family in (*FAMILIES, *HYBRIDS) if architecture_of(family) in MODELS]
 
 
 def small_settings(family: str) -> dict[str, Any]:

@@ -44,9 +44,9 @@ def words(*shape: int) -> Tensor:
     return torch.randint(-INT32, INT32, shape, dtype=torch.int64).to(torch.int32)
 
 
-def factors(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    """Positive factors, most about 1/100."""
-    return (0.002 + 0.02 * torch.rand(shape)).to(dtype)
+def factors(*shape: int, dtype: torch.dtype = torch.float16, largest: float = 8.0) -> Tensor:
+    """Positive factors, for numbers up to about 0.1 if codes have numbers up to `largest`."""
+    return ((0.016 + 0.16 * torch.rand(shape)) / largest).to(dtype)
 
 
 def bits(word: int, first: int, count: int) -> int:
@@ -90,7 +90,7 @@ def gptq(group: int, width: int = 4, version: str = "gptq", order: str = "none")
         tensors = {
             f"{module}.qweight": words(inputs // each, outputs),
             f"{module}.qzeros": zeros,
-            f"{module}.scales": factors(groups, outputs),
+            f"{module}.scales": factors(groups, outputs, largest=2.0 ** (width - 1)),
         }
         if order != "none":
             indices = torch.arange(inputs) // (inputs if group == -1 else group)
@@ -136,9 +136,11 @@ def fp8(
 
     def write(module: str, outputs: int, inputs: int) -> Tensors:
         sizes = [-(-size // each) if each else 1 for size, each in zip((outputs, inputs), area, strict=True)]
-        made = factors(*sizes)
+        made = factors(*sizes, dtype=torch.float32, largest=448)
         made = (
-            made.view(sizes[:dims]) if dtype != torch.float8_e8m0fnu else 2.0 ** made.mul(400).floor().sub(12)
+            made.view(sizes[:dims])
+            if dtype != torch.float8_e8m0fnu
+            else 2.0 ** made.mul(10000).floor().sub(13)
         )
         return {
             f"{module}.weight": e4m3(outputs, inputs),
@@ -171,7 +173,7 @@ def compressed(format: str, weights: dict[str, Any], targets: list[str] | None =
 def int8(strategy: str, group: int = 0) -> Case:
     def write(module: str, outputs: int, inputs: int) -> Tensors:
         rows, columns = 1 if strategy == "tensor" else outputs, inputs // group if group else 1
-        made = factors(rows, columns, dtype=torch.bfloat16)
+        made = factors(rows, columns, dtype=torch.bfloat16, largest=128)
         return {
             f"{module}.weight": torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8),
             f"{module}.weight_scale": made[0] if strategy == "tensor" else made,
@@ -195,7 +197,9 @@ def packed(group: int, width: int = 4, symmetric: bool = True, order: str = "non
         groups = inputs // group if group else 1
         tensors = {
             f"{module}.weight_packed": words(outputs, inputs // each),
-            f"{module}.weight_scale": factors(outputs, groups, dtype=torch.bfloat16),
+            f"{module}.weight_scale": factors(
+                outputs, groups, dtype=torch.bfloat16, largest=2.0 ** (width - 1)
+            ),
             f"{module}.weight_shape": torch.tensor([outputs, inputs]),
         }
         if not symmetric:

@@ -52,15 +52,6 @@ void split_rows(const Rows &rows, std::int64_t begin, std::int64_t end, char *sp
   }
 }
 
-// A compiler barrier. The compiler does not know that tile instructions read memory, so earlier writes must be done.
-WEFT_INLINE void finish_writes() { __asm__ volatile("" ::: "memory"); }
-
-struct TileShapes {
-  std::uint8_t palette = 1, start = 0, reserved[14] = {};
-  std::uint16_t bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
 // Configures the tile registers: 0 to 3 are sums, 4 and 5 hold `rows` rows of parts, 6 and 7 hold weights.
 WEFT_INLINE void shape_tiles(std::int64_t rows) {
   alignas(64) TileShapes shapes;

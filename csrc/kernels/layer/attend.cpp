@@ -36,6 +36,11 @@ std::int64_t place_of(const AttendCall &call, std::int64_t b, std::int64_t posit
   return page > 0 ? page * call.page_size + position % call.page_size : -1;
 }
 
+std::int64_t bytes_of(CachedType type) {
+  constexpr std::int64_t kBytes[] = {4, 2, 2, 1, 1};
+  return kBytes[static_cast<int>(type)];
+}
+
 // Returns 1 / sqrt(mean(x^2) + eps) over `size` floats.
 WEFT_MULTIVERSION float norm_scale(const float *x, std::int64_t size, float eps) {
   float squares = 0;
@@ -92,40 +97,90 @@ const float *rotary_at(const AttendCall &call, std::int64_t position) {
   return call.rotary + std::min(position, call.rotary_rows - 1) * 2 * call.rotary_pairs;
 }
 
-// Writes the keys and values of key head `h` for new tokens begin..end-1 of a row to the cache.
-void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h, std::int64_t begin, std::int64_t end) {
-  const std::int64_t dim = call.key_size;
-  for (std::int64_t t = begin; t < end; ++t) {
-    const std::int64_t position = tokens.position + t, place = place_of(call, tokens.row, position);
-    if (place < 0) continue;
-    const float *keys = call.qkv + (tokens.first + t) * call.qkv_row + call.heads * dim;
-    float *to = call.cache + place * call.token_size;
-    const HeadNorm norm(call.k_norm, call.k_norm_heads, keys, dim, call.eps);
-    norm(call, h, rotary_at(call, position), to + h * dim);
-    if (!call.values) continue;
-    const std::int64_t size = call.value_size;
-    std::memcpy(to + call.values + h * size, keys + call.kv_heads * dim + h * size,
-                static_cast<std::size_t>(size) * sizeof(float));
+template <class Code>
+WEFT_MULTIVERSION void narrow_all(const float *from, std::int64_t size, Code *to) {
+  for (std::int64_t d = 0; d < size; ++d) narrow(from[d], to[d]);
+}
+
+// Rounds to codes of a common scale. If a number is infinite or NaN, the scale is NaN.
+WEFT_MULTIVERSION void narrow_all(const float *from, std::int64_t size, Int8 *to, BFloat16 *scale) {
+  std::uint32_t largest = 0;
+  for (std::int64_t d = 0; d < size; ++d) largest = std::max(largest, float_bits(from[d]) & 0x7fffffffu);
+  if (largest >= 0x7f800000u) {
+    scale->bits = 0x7fc0;
+    return std::memset(to, 0, static_cast<std::size_t>(size)), void();
+  }
+  // Rounded up, so that no code is beyond 127.
+  scale->bits = static_cast<std::uint16_t>((float_bits(bits_float(largest) * (1 / 127.0f)) + 0xffffu) >> 16);
+  const float factor = widen(*scale) > 0x1p-100f ? 1 / widen(*scale) : 0;
+  for (std::int64_t d = 0; d < size; ++d)
+    to[d].code = static_cast<std::int8_t>(std::clamp(static_cast<int>(std::lrint(from[d] * factor)), -127, 127));
+}
+
+// Writes `size` numbers to the cache, and in int8 their scale.
+void write_numbers(CachedType type, const float *from, std::int64_t size, char *to, char *scale) {
+  switch (type) {
+    case CachedType::kFloat32:
+      std::memcpy(to, from, static_cast<std::size_t>(size) * sizeof(float));
+      break;
+    case CachedType::kFloat16:
+      narrow_all(from, size, reinterpret_cast<Half *>(to));
+      break;
+    case CachedType::kBFloat16:
+      narrow_all(from, size, reinterpret_cast<BFloat16 *>(to));
+      break;
+    case CachedType::kFloat8:
+      narrow_all(from, size, reinterpret_cast<Float8 *>(to));
+      break;
+    case CachedType::kInt8:
+      narrow_all(from, size, reinterpret_cast<Int8 *>(to), reinterpret_cast<BFloat16 *>(scale));
   }
 }
 
 // Working memory of a thread, kept from call to call.
 struct Scratch {
-  std::vector<const float *> tokens, queries;
+  std::vector<const char *> tokens;
+  std::vector<const float *> queries;
   std::vector<float *> outs;
   std::vector<std::int64_t> lengths, starts;
   std::vector<float> rotated, keys, scores, sink_logits;
 };
 
+Scratch &thread_scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
+// Writes the keys and values of key head `h` for new tokens begin..end-1 of a row to the cache.
+void write_keys(const AttendCall &call, const Tokens &tokens, std::int64_t h, std::int64_t begin, std::int64_t end) {
+  const std::int64_t dim = call.key_size, bytes = bytes_of(call.type);
+  const std::int64_t scales = call.scales + h * std::int64_t{sizeof(BFloat16)};
+  std::vector<float> &key = thread_scratch().rotated;
+  key.resize(std::max(key.size(), static_cast<std::size_t>(dim)));
+  for (std::int64_t t = begin; t < end; ++t) {
+    const std::int64_t position = tokens.position + t, place = place_of(call, tokens.row, position);
+    if (place < 0) continue;
+    const float *keys = call.qkv + (tokens.first + t) * call.qkv_row + call.heads * dim;
+    char *to = call.cache + place * call.token_bytes;
+    const HeadNorm norm(call.k_norm, call.k_norm_heads, keys, dim, call.eps);
+    norm(call, h, rotary_at(call, position), key.data());
+    write_numbers(call.type, key.data(), dim, to + h * dim * bytes, to + scales);
+    if (!call.values) continue;
+    const std::int64_t size = call.value_size;
+    write_numbers(call.type, keys + call.kv_heads * dim + h * size, size, to + call.values + h * size * bytes,
+                  to + scales + call.kv_heads * std::int64_t{sizeof(BFloat16)});
+  }
+}
+
 std::int64_t round_up(std::int64_t n) { return (n + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
 // Writes the addresses of key head `h`'s keys to `out`, for positions begin..end-1 of row `b`.
 void point_to_keys(const AttendCall &call, std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end,
-                   const float **out) {
-  const std::int64_t size = call.page_size, token = call.token_size;
+                   const char **out) {
+  const std::int64_t size = call.page_size, token = call.token_bytes;
   const std::int32_t *pages = call.page_table + b * call.table_width;
   for (std::int64_t n = begin; n < end;) {
-    const float *at = call.cache + (pages[n / size] * size + n % size) * token + h * call.key_size;
+    const char *at = call.cache + (pages[n / size] * size + n % size) * token + h * call.key_size * bytes_of(call.type);
     const std::int64_t last = std::min(n - n % size + size, end);
     for (; n < last; ++n, at += token) *out++ = at;
   }
@@ -157,7 +212,10 @@ Heads heads_of(const AttendCall &call, std::int64_t part) {
 void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads, std::int64_t begin, std::int64_t end,
                   Scratch &scratch) {
   const std::int64_t dim = call.key_size, h = heads.key_head, count = (end - begin) * (heads.end - heads.begin);
-  const std::int64_t values = call.values ? call.values + h * (call.value_size - dim) : 0;
+  const std::int64_t bytes = bytes_of(call.type);
+  const std::int64_t values = call.values ? call.values + h * (call.value_size - dim) * bytes : 0;
+  const std::int64_t key_scale = call.scales + h * (std::int64_t{sizeof(BFloat16)} - dim * bytes);
+  const std::int64_t value_scale = key_scale + (call.values ? call.kv_heads * std::int64_t{sizeof(BFloat16)} : 0);
   const std::int64_t longest = std::min(all.position + end, call.table_width * call.page_size);
   const std::int64_t sinks = call.window ? call.sinks : 0, reach = call.window ? call.window - sinks : longest;
   const std::int64_t low = std::max(std::min(all.position + begin + 1, longest) - reach, sinks);
@@ -169,7 +227,7 @@ void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads,
   scratch.rotated.resize(size(count * dim)), scratch.keys.resize(size(dim * kKeyTile));
   scratch.tokens.resize(size(num_keys)), scratch.scores.resize(size(count * stride));
   scratch.sink_logits.resize(call.sink_logits ? size(count) : 0);
-  const float **const tokens = scratch.tokens.data();
+  const char **const tokens = scratch.tokens.data();
   point_to_keys(call, all.row, h, 0, std::min(sinks, longest), tokens);
   if (low < longest) {
     point_to_keys(call, all.row, h, low, longest, tokens + low - gap);
@@ -189,9 +247,25 @@ void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads,
       scratch.starts[size(m)] = length - reach > sinks ? length - reach - gap : -1;
     }
   }
-  attend_group({scratch.queries.data(), scratch.lengths.data(), call.window ? scratch.starts.data() : nullptr, sinks,
-                scratch.outs.data(), count, tokens, num_keys, values, dim, call.value_size, call.scale, call.softcap,
-                call.sink_logits ? scratch.sink_logits.data() : nullptr, scratch.keys.data(), scratch.scores.data(),
+  attend_group({scratch.queries.data(),
+                scratch.lengths.data(),
+                call.window ? scratch.starts.data() : nullptr,
+                sinks,
+                scratch.outs.data(),
+                count,
+                tokens,
+                call.type,
+                num_keys,
+                values,
+                key_scale,
+                value_scale,
+                dim,
+                call.value_size,
+                call.scale,
+                call.softcap,
+                call.sink_logits ? scratch.sink_logits.data() : nullptr,
+                scratch.keys.data(),
+                scratch.scores.data(),
                 stride});
   if (!call.gate) return;
   for (std::int64_t t = begin, m = 0; t < end; ++t) {
@@ -199,11 +273,6 @@ void attend_block(const AttendCall &call, const Tokens &all, const Heads &heads,
     for (std::int64_t head = heads.begin; head < heads.end; ++head, ++m)
       multiply_by_gate(gate + head * call.value_size, call.value_size, scratch.outs[size(m)]);
   }
-}
-
-Scratch &thread_scratch() {
-  static thread_local Scratch scratch;
-  return scratch;
 }
 
 // Whether a row only pads a graph's rows.

@@ -1,8 +1,10 @@
 // Attention of a decoder layer on the CPU, in float32. The kernel also does the norm and the rotation (RoPE) of queries
-// and keys, and writes keys and values to the pages of the cache.
+// and keys, and writes keys and values to the pages of the cache, rounded to its type.
 #pragma once
 
 #include <cstdint>
+
+#include "kernels/layer/cached.h"
 
 namespace weft {
 
@@ -14,8 +16,10 @@ namespace weft {
 // [rows, table_width], but not to page 0 or beyond the table. The query at position p sees keys 0..p, as far as the
 // table reaches. The result is out [tokens, heads, value_size].
 //
-// The cache has page_size tokens a page, each of token_size floats: its keys, and its values from `values` on. If
-// `values` is 0, neither the cache nor qkv has values: a value is the first value_size floats of its key.
+// The cache has page_size tokens a page, each of token_bytes bytes: its keys, and its values from byte `values` on. If
+// `values` is 0, neither the cache nor qkv has values: a value is the first value_size numbers of its key. A token in
+// int8 has scales from byte `scales` on, those of its keys and then those of its values. Every query, of this call too,
+// sees keys and values as they are in the cache, so a text's results do not depend on the calls that read it.
 //
 // With `starts`, all keys are written before any row attends, so a row may see keys of another row's new tokens. A row
 // whose first new token is on page 0 only pads a graph's rows: its output is zero, or unchanged with `starts`.
@@ -37,10 +41,13 @@ struct AttendCall {
   const float *q_norm, *k_norm;  // [q_norm_heads or k_norm_heads, key_size], or null: no norm
   const float *sink_logits;      // or null
   const float *gate;             // gate_row floats between tokens; or null
-  float *cache, *out;
+  char *cache;
+  CachedType type;
+  float *out;
   const std::int32_t *page_table;
   const std::int64_t *base, *count, *starts;  // the last two may be null
-  std::int64_t rows, width, offset, heads, kv_heads, key_size, value_size, page_size, token_size, values, table_width;
+  std::int64_t rows, width, offset, heads, kv_heads, key_size, value_size, page_size, token_bytes, values, scales;
+  std::int64_t table_width;
   std::int64_t rotary_rows, rotary_pairs, first_rotated, q_norm_heads, k_norm_heads, window, sinks, qkv_row, gate_row;
   float eps, scale, softcap;
   int threads;

@@ -38,10 +38,11 @@ struct Scratch {
 // rows.
 std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
   const std::int64_t choices = call.rows * call.chosen;
+  const auto expert_of = [&](std::int64_t c) { return call.index[c] - call.first; };
   const auto is_expert = [&](std::int64_t e) { return e >= 0 && e < call.experts; };
   s.starts.assign(size(call.experts + 1), 0);
   for (std::int64_t c = 0; c < choices; ++c)
-    if (is_expert(call.index[c])) ++s.starts[size(call.index[c] + 1)];
+    if (is_expert(expert_of(c))) ++s.starts[size(expert_of(c) + 1)];
   s.groups.clear();
   for (std::int64_t e = 0; e < call.experts; ++e) {
     const std::int64_t first = s.starts[size(e)], count = s.starts[size(e + 1)];
@@ -51,8 +52,8 @@ std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
   s.order.resize(size(choices)), s.places.resize(size(choices));
   const std::int64_t total = s.starts.back();
   for (std::int64_t c = 0; c < choices; ++c) {
-    const bool valid = is_expert(call.index[c]);
-    const std::int64_t place = valid ? s.starts[size(call.index[c])]++ : -1;
+    const bool valid = is_expert(expert_of(c));
+    const std::int64_t place = valid ? s.starts[size(expert_of(c))]++ : -1;
     s.places[size(c)] = place;
     if (valid) s.order[size(place)] = c / call.chosen;
   }

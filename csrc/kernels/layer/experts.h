@@ -9,7 +9,7 @@
 namespace weft {
 
 // out[n] = residual[n] + sum_j weights[n, j] (down[e] activation(up[e] x[n] + up_bias[e]) + down_bias[e]), with
-// e = index[n, j] and j in order. An index outside [0, experts) adds nothing.
+// e = index[n, j] - first and j in order. An e outside [0, experts) adds nothing.
 //
 // The parts of `up` and `down` hold the panels of all experts one after another, each as in linear.h. With `gated`,
 // `up` has gates and ups, and up_bias the gates', then the ups'. The panels of experts without rows are not read.
@@ -26,6 +26,7 @@ struct ExpertsCall {
   bool gated;
   Activation activation;
   std::int64_t rows, hidden, inner, experts, chosen, x_row, residual_row, out_row;
+  std::int64_t first;  // the index of the first expert
   int threads;
   const std::int64_t *live;  // or null: only the first *live rows are read and written
 };

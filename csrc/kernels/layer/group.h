@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/layer/cached.h"
+
 namespace weft {
 
 constexpr std::int64_t kKeyTile = 16;  // keys that are scored at once
@@ -15,8 +17,11 @@ struct Group {
   std::int64_t sinks;
   float *const *outs;
   std::int64_t count;
-  const float *const *tokens;  // [length] the key of each token; its value lies `values` floats after it
-  std::int64_t length, values, key_size, value_size;
+  // [length] the key of each token; `values` bytes after it is its value, and the scales of both after `key_scale` and
+  // `value_scale` bytes
+  const char *const *tokens;
+  CachedType type;
+  std::int64_t length, values, key_scale, value_scale, key_size, value_size;
   float scale, softcap;      // softcap is 0 for none
   const float *sink_logits;  // [count] a further logit of each query, without a value; or null
   float *keys;               // scratch for [key_size, kKeyTile]

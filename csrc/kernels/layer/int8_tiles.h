@@ -7,20 +7,6 @@
 //
 // So all instruction sets give the same bits, for any number of rows.
 
-#define WEFT_UNROLL _Pragma("GCC unroll 16")
-
-template <class T>
-WEFT_INLINE T number_at(const char *from) {
-  T number;
-  std::memcpy(&number, from, sizeof number);
-  return number;
-}
-
-template <class T>
-WEFT_INLINE void put_at(char *to, T number) {
-  std::memcpy(to, &number, sizeof number);
-}
-
 // ---- rows ----------------------------------------------------------------------------------------------------------
 
 #if WEFT_TARGET == 0
@@ -94,10 +80,10 @@ void round_rows(const Rows &rows, std::int64_t begin, std::int64_t end, char *to
       }
       const std::int64_t r = row % group;
       std::memcpy(block + int8_codes_at(r), codes, sizeof codes);
-      put_at(block + int8_scale_at(group, r), scale);
-      put_at(block + int8_scaled_sum_at(group, r), scale * static_cast<float>(first + second));
-      put_at(block + int8_minus_sums_at(group, r), static_cast<std::int16_t>(-first));
-      put_at(block + int8_minus_sums_at(group, r) + 2, static_cast<std::int16_t>(-second));
+      write_as(block + int8_scale_at(group, r), scale);
+      write_as(block + int8_scaled_sum_at(group, r), scale * static_cast<float>(first + second));
+      write_as(block + int8_minus_sums_at(group, r), static_cast<std::int16_t>(-first));
+      write_as(block + int8_minus_sums_at(group, r) + 2, static_cast<std::int16_t>(-second));
       block += group * kInt8RowBytes;
     }
   }
@@ -110,51 +96,52 @@ void round_rows(const Rows &rows, std::int64_t begin, std::int64_t end, char *to
 // The codes of 16 outputs for 32 inputs, and what turns them into numbers.
 struct Int8Weights {
   std::uint8_t codes[32][16];
-  float scale[16], min[16], scales_of_16[2][16];
-  std::int32_t offset[16];
+  float scale[16], min[16];
+  std::int32_t offset[16], scales_of_16[2][16];
 };
 
 // Reads the weights of outputs 16 g .. 16 g + 15 of a sub-block.
 template <Format kFormat>
 WEFT_INLINE void read_weights(const char *block, int sub, int g, Int8Weights &to) {
-  using Block = Int8Block<kFormat>;
-  constexpr Int8Format kInfo = Block::kInfo;
-  const char *codes = block + Block::codes_at(sub, g), *planes = block + Block::planes_at(sub, g);
+  constexpr Int8Format kInfo = int8_format(kFormat);
+  constexpr HalfLayout kLayout = half_layout(kFormat);
   for (int i = 0; i < 32; ++i) {
     for (int o = 0; o < 16; ++o) {
-      const int place = o * 4 + i % 4;
-      int code = number_at<std::uint8_t>(codes + i / 4 % Block::kWords * 64 + place);
-      if (kInfo.bits < 8) code = i < 16 ? code & 15 : code >> 4;
-      for (int p = 0; p < Block::kPlanes; ++p) {
-        const int byte = number_at<std::uint8_t>(planes + p * 64 + i / 4 * 8 + place / 8);
-        code |= (byte >> place % 8 & 1) << (4 + p);
+      const std::int64_t output = 16 * g + o, word = kLayout.bits == 8 ? 8 * sub + i / 4 : 4 * sub + i / 4 % 4;
+      int code = read_as<std::uint8_t>(block + word_at(kFormat, word, output) + i % 4);
+      if (kLayout.bits == 4) code = i < 16 ? code & 15 : code >> 4;
+      for (int p = 0; p < kLayout.planes; ++p) {
+        const int bit = o * 4 + i % 4;
+        const int byte = read_as<std::uint8_t>(block + plane_at(kFormat, sub, output, p) + i / 4 * 8 + bit / 8);
+        code |= (byte >> bit % 8 & 1) << (4 + p);
       }
-      to.codes[i][o] = static_cast<std::uint8_t>(kInfo.book != nullptr ? kInfo.book[code] : code);
+      if constexpr (kInfo.book != nullptr) code = kInfo.book[code];
+      to.codes[i][o] = static_cast<std::uint8_t>(code);
     }
   }
-  const char *scales = block + Block::kScales;
+  const char *scales = block + scales_at(kFormat);
   for (int o = 0; o < 16; ++o) {
     const int n = 16 * g + o;  // of the half
-    const float half = widen(number_at<Half>(scales + 2 * n));
+    const float half = widen(read_as<Half>(scales + 2 * n));
     to.offset[o] = kInfo.offset, to.scale[o] = half;
-    if (kInfo.scales == Int8Scales::kHalfAndMin) to.min[o] = widen(number_at<Half>(scales + 64 + 2 * n));
+    if (kInfo.scales == Int8Scales::kHalfAndMin) to.min[o] = widen(read_as<Half>(scales + 64 + 2 * n));
     if (kInfo.scales == Int8Scales::kSuper) {
-      const float scale = number_at<std::uint8_t>(scales + 32 * sub + n);
-      const float min = number_at<std::uint8_t>(scales + 256 + 32 * sub + n);
-      to.scale[o] = widen(number_at<Half>(scales + 512 + 2 * n)) * scale;
-      to.min[o] = -(widen(number_at<Half>(scales + 576 + 2 * n)) * min);
+      const float scale = read_as<std::uint8_t>(scales + 32 * sub + n);
+      const float min = read_as<std::uint8_t>(scales + 256 + 32 * sub + n);
+      to.scale[o] = widen(read_as<Half>(scales + 512 + 2 * n)) * scale;
+      to.min[o] = -(widen(read_as<Half>(scales + 576 + 2 * n)) * min);
     }
     if (kInfo.scales == Int8Scales::kSuperOf16) {
-      for (int k = 0; k < 2; ++k) to.scales_of_16[k][o] = number_at<std::int8_t>(scales + 32 * (2 * sub + k) + n);
-      to.scale[o] = widen(number_at<Half>(scales + 512 + 2 * n));
+      for (int k = 0; k < 2; ++k) to.scales_of_16[k][o] = read_as<std::int8_t>(scales + 32 * (2 * sub + k) + n);
+      to.scale[o] = widen(read_as<Half>(scales + 512 + 2 * n));
     }
     if (kInfo.scales == Int8Scales::kExponent) {
-      const std::uint32_t e = number_at<std::uint8_t>(scales + n);
+      const std::uint32_t e = read_as<std::uint8_t>(scales + n);
       to.scale[o] = 0.5f * bits_float(e == 255 ? 0x7fc00000u : e == 0 ? 0x00400000u : e << 23);
     }
     if (kInfo.scales == Int8Scales::kFloat || kInfo.scales == Int8Scales::kFloatAndZero)
-      to.scale[o] = number_at<float>(scales + 4 * n);
-    if (kInfo.scales == Int8Scales::kFloatAndZero) to.offset[o] = number_at<std::uint8_t>(scales + 128 + n);
+      to.scale[o] = read_as<float>(scales + 4 * n);
+    if (kInfo.scales == Int8Scales::kFloatAndZero) to.offset[o] = read_as<std::uint8_t>(scales + 128 + n);
   }
 }
 
@@ -162,57 +149,71 @@ WEFT_INLINE void read_weights(const char *block, int sub, int g, Int8Weights &to
 
 #if WEFT_TARGET == 0
 
-constexpr int kMaxInt8Rows = kInt8Group;
-
-// Multiplies `count` rows from `row` on, of one group, by half of a panel, whose first output is `place`.
+// Adds the products of 32 inputs of one row, in `x`, to its sums for 16 outputs.
 template <Format kFormat>
-void int8_tile(std::int64_t count, const char *half, const Rows &in, std::int64_t row, bool, int place,
-               const Epilogue &out) {
-  using Block = Int8Block<kFormat>;
-  for (int g = 0; g < 2; ++g) {
-    const char *x = in.prepared + row / in.group * in.group_bytes;
-    float sums[kMaxInt8Rows][16] = {};
-    for (std::int64_t b = 0; b < int8_blocks(in.width); ++b, x += in.group * kInt8RowBytes) {
-      Int8Weights w;
-      read_weights<kFormat>(half + b / Block::kSubs * Block::kBytes, static_cast<int>(b % Block::kSubs), g, w);
-      for (std::int64_t m = 0; m < count; ++m) {
-        const std::int64_t r = row % in.group + m;
-        const char *minus_sums = x + int8_minus_sums_at(in.group, r);
-        std::int32_t parts[2][16];
-        for (int k = 0; k < 2; ++k) {
-          const std::int32_t minus_sum = number_at<std::int16_t>(minus_sums + 2 * k);
-          for (int o = 0; o < 16; ++o) parts[k][o] = w.offset[o] * minus_sum;
-          for (int i = 16 * k; i < 16 * k + 16; ++i) {
-            const std::int32_t code = number_at<std::int8_t>(x + int8_codes_at(r) + i);
-            for (int o = 0; o < 16; ++o) parts[k][o] += w.codes[i][o] * code;
-          }
-        }
-        const float scale = number_at<float>(x + int8_scale_at(in.group, r));
-        const float scaled_sum = number_at<float>(x + int8_scaled_sum_at(in.group, r));
-        for (int o = 0; o < 16; ++o) {
-          std::int32_t total = parts[0][o] + parts[1][o];
-          if (Block::kInfo.scales == Int8Scales::kSuperOf16)
-            total = parts[0][o] * w.scales_of_16[0][o] + parts[1][o] * w.scales_of_16[1][o];
-          sums[m][o] = std::fma(static_cast<float>(total) * scale, w.scale[o], sums[m][o]);
-          if (Block::kHasMins) sums[m][o] = std::fma(w.min[o], scaled_sum, sums[m][o]);
-        }
-      }
+WEFT_INLINE void add_products(const Int8Weights &weights, const char *x, std::int64_t group, std::int64_t row,
+                              float *sums) {
+  std::int32_t parts[2][16];
+  for (int k = 0; k < 2; ++k) {
+    const std::int32_t minus_sum = read_as<std::int16_t>(x + int8_minus_sums_at(group, row) + 2 * k);
+    for (int o = 0; o < 16; ++o) parts[k][o] = weights.offset[o] * minus_sum;
+    for (int i = 16 * k; i < 16 * k + 16; ++i) {
+      const std::int32_t code = read_as<std::int8_t>(x + int8_codes_at(row) + i);
+      for (int o = 0; o < 16; ++o) parts[k][o] += weights.codes[i][o] * code;
     }
-    for (std::int64_t m = 0; m < count; ++m)
-      for (int o = 0; o < 16; o += kLanes) store_epilogue(out, row + m, place + 16 * g + o, load(sums[m] + o));
+  }
+  const float scale = read_as<float>(x + int8_scale_at(group, row));
+  const float scaled_sum = read_as<float>(x + int8_scaled_sum_at(group, row));
+  for (int o = 0; o < 16; ++o) {
+    std::int32_t total = parts[0][o] + parts[1][o];
+    if constexpr (int8_format(kFormat).scales == Int8Scales::kSuperOf16)
+      total = parts[0][o] * weights.scales_of_16[0][o] + parts[1][o] * weights.scales_of_16[1][o];
+    sums[o] = std::fma(static_cast<float>(total) * scale, weights.scale[o], sums[o]);
+    if constexpr (has_mins(kFormat)) sums[o] = std::fma(weights.min[o], scaled_sum, sums[o]);
   }
 }
 
+// Multiplies prepared rows by one panel, group by group.
+template <Format kFormat>
+void times_int8_panel(const Rows &in, const void *panel, float *, const Epilogue &out) {
+  constexpr Block kBlock = block_of(kFormat);
+  constexpr std::int64_t kSubs = kBlock.inputs / kSub;
+  const std::int64_t half_bytes = ceil_div(in.width, kBlock.inputs) * kBlock.half_bytes;
+  for (std::int64_t first = 0; first < in.count; first += in.group) {
+    const std::int64_t rows = std::min(in.group, in.count - first);
+    for (int place = 0; place < out.valid; place += 16) {
+      const char *half = static_cast<const char *>(panel) + place / kHalf * half_bytes;
+      const char *x = in.prepared + first / in.group * in.group_bytes;
+      float sums[kInt8Group][16] = {};
+      for (std::int64_t b = 0; b < int8_blocks(in.width); ++b, x += in.group * kInt8RowBytes) {
+        Int8Weights weights;
+        read_weights<kFormat>(half + b / kSubs * kBlock.half_bytes, static_cast<int>(b % kSubs), place % kHalf / 16,
+                              weights);
+        for (std::int64_t r = 0; r < rows; ++r) add_products<kFormat>(weights, x, in.group, r, sums[r]);
+      }
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (int o = 0; o < 16; o += kLanes) store_epilogue(out, first + r, place + o, load(sums[r] + o));
+    }
+  }
+}
+
+std::int64_t int8_scratch(std::int64_t, std::int64_t) { return 0; }
+
 #else
 
-constexpr std::int64_t kAhead = 8192;  // bytes from the weights that are read to those that are prefetched
+constexpr std::int64_t kAhead = 16384;  // bytes from the weights that are read to those that are prefetched
 
 #if WEFT_TARGET == 512
 typedef __m512i Ints;
 typedef __m512 Floats;
-constexpr int kMaxInt8Rows = 8;
+constexpr int kFewInt8Rows = 8, kTileInt8Rows = 8;
+#define WEFT_UNROLL_VECTORS _Pragma("GCC unroll 2")
+
+// The largest code of the kernels that a format shares with others: products of any codes have sums of 32 bits.
+constexpr int shared_max_code(Format) { return 255; }
 
 WEFT_INLINE Ints ints_at(const char *from) { return _mm512_loadu_si512(from); }
+WEFT_INLINE Floats floats_at(const float *from) { return _mm512_loadu_ps(from); }
 WEFT_INLINE Ints all_words(std::int32_t word) { return _mm512_set1_epi32(word); }
 WEFT_INLINE Ints all_bytes(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
 WEFT_INLINE Floats all_floats(float value) { return _mm512_set1_ps(value); }
@@ -240,14 +241,22 @@ WEFT_INLINE Ints looked_up(const std::uint8_t *book, Ints places) {
 }
 // Adds `value` to the bytes whose bit of a plane is set.
 WEFT_INLINE Ints with_plane(Ints bytes, const char *plane, int value) {
-  return _mm512_mask_add_epi8(bytes, _cvtu64_mask64(number_at<std::uint64_t>(plane)), bytes, all_bytes(value));
+  return _mm512_mask_add_epi8(bytes, _cvtu64_mask64(read_as<std::uint64_t>(plane)), bytes, all_bytes(value));
 }
 #else
 typedef __m256i Ints;
 typedef __m256 Floats;
-constexpr int kMaxInt8Rows = 4;
+constexpr int kFewInt8Rows = 4, kTileInt8Rows = 4;
+#define WEFT_UNROLL_VECTORS _Pragma("GCC unroll 1")
+
+// The largest code of the kernels that a format shares with others.
+constexpr int shared_max_code(Format format) {
+  const int max_code = int8_format(format).max_code;
+  return max_code == 24 ? 31 : max_code;
+}
 
 WEFT_INLINE Ints ints_at(const char *from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)); }
+WEFT_INLINE Floats floats_at(const float *from) { return _mm256_loadu_ps(from); }
 WEFT_INLINE Ints all_words(std::int32_t word) { return _mm256_set1_epi32(word); }
 WEFT_INLINE Ints all_bytes(int byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
 WEFT_INLINE Floats all_floats(float value) { return _mm256_set1_ps(value); }
@@ -275,26 +284,17 @@ WEFT_INLINE Ints looked_up(const std::uint8_t *book, Ints places) {
 WEFT_INLINE Ints with_plane(Ints bytes, const char *plane, int value) {
   const Ints spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
   const Ints bit = _mm256_set1_epi64x(static_cast<long long>(0x8040201008040201));
-  const Ints repeated = _mm256_shuffle_epi8(all_words(number_at<std::int32_t>(plane)), spread);
+  const Ints repeated = _mm256_shuffle_epi8(all_words(read_as<std::int32_t>(plane)), spread);
   const Ints is_set = _mm256_cmpeq_epi8(_mm256_and_si256(repeated, bit), bit);
   return _mm256_or_si256(bytes, _mm256_and_si256(is_set, all_bytes(value)));
 }
 #endif
 
-constexpr int kInt8Vectors = 32 / kLanes;  // of the outputs of half of a panel
+constexpr int kInt8Vectors = kHalf / kLanes;  // of the outputs of half of a panel
 
-// The codes of the outputs of vector `v` for inputs 4 c .. 4 c + 3 of a sub-block.
-template <Format kFormat>
-WEFT_INLINE Ints codes_at(const char *block, int sub, int v, int c) {
-  using Block = Int8Block<kFormat>;
-  const int g = v * kLanes / 16, output = v * kLanes % 16;
-  const Ints stored = ints_at(block + Block::codes_at(sub, g) + c % Block::kWords * 64 + output * 4);
-  if constexpr (Block::kInfo.bits == 8) return stored;
-  Ints codes = c < 4 ? low_bits(stored) : high_bits(stored);
-  for (int p = 0; p < Block::kPlanes; ++p)
-    codes = with_plane(codes, block + Block::planes_at(sub, g) + p * 64 + c * 8 + output / 2, 16 << p);
-  if constexpr (Block::kInfo.book != nullptr) codes = looked_up(Block::kInfo.book, codes);
-  return codes;
+template <class Vector>
+WEFT_INLINE void store_vector(void *to, Vector vector) {
+  std::memcpy(to, &vector, sizeof vector);
 }
 
 // The scales of a vector of outputs for 32 inputs.
@@ -304,40 +304,95 @@ struct Int8Scale {
   Ints of_16[2];  // Q6_K: the scales of the first and the last 16 inputs
 };
 
-template <Format kFormat>
-WEFT_INLINE Int8Scale scale_at(const char *block, int sub, int v) {
-  using Block = Int8Block<kFormat>;
-  constexpr Int8Scales kScales = Block::kInfo.scales;
-  const char *at = block + Block::kScales;
-  const int n = v * kLanes;
-  Int8Scale scale;
-  scale.offsets = all_words(Block::kInfo.offset * 0x10001);
-  if constexpr (kScales == Int8Scales::kHalf || kScales == Int8Scales::kHalfAndMin) {
-    scale.scale = halves_at(at + 2 * n);
-    if constexpr (Block::kHasMins) scale.min = halves_at(at + 64 + 2 * n);
-  } else if constexpr (kScales == Int8Scales::kSuper) {
-    const Floats scales = converted(unsigned_at(at + 32 * sub + n)),
-                 mins = converted(unsigned_at(at + 256 + 32 * sub + n));
-    scale.scale = halves_at(at + 512 + 2 * n) * scales;
-    scale.min = -(halves_at(at + 576 + 2 * n) * mins);
-  } else if constexpr (kScales == Int8Scales::kSuperOf16) {
-    for (int k = 0; k < 2; ++k) scale.of_16[k] = signed_at(at + 32 * (2 * sub + k) + n);
-    scale.scale = halves_at(at + 512 + 2 * n);
-  } else if constexpr (kScales == Int8Scales::kExponent) {
-    const Ints exponents = unsigned_at(at + n);
-    const Floats powers = as_floats(larger(shifted_left(exponents, 23), all_words(0x00400000)));
-    scale.scale = nan_where_equal(exponents, all_words(255), powers * all_floats(0.5f));
-  } else {
-    scale.scale = as_floats(ints_at(at + 4 * n));
-    if constexpr (kScales == Int8Scales::kFloatAndZero) {
-      const Ints zeros = unsigned_at(at + 128 + n);
-      scale.offsets = zeros + shifted_left(zeros, 16);
-    }
-  }
-  return scale;
+// How sums of codes become those of numbers.
+enum class Int8Kind { kOffset, kMins, kOf16 };
+
+constexpr Int8Kind int8_kind(Format format) {
+  if (has_mins(format)) return Int8Kind::kMins;
+  return int8_format(format).scales == Int8Scales::kSuperOf16 ? Int8Kind::kOf16 : Int8Kind::kOffset;
 }
 
-WEFT_INLINE Ints word_of(const char *x, int c) { return all_words(number_at<std::int32_t>(x + 4 * c)); }
+// The weights of a sub-block as they are stored, for a vector `v` of outputs.
+template <Format kFormat>
+struct Int8Stored {
+  static constexpr Int8Format kInfo = int8_format(kFormat);
+  static constexpr Int8Kind kKind = int8_kind(kFormat);
+  static constexpr int kMaxCode = kInfo.max_code;
+
+  const char *block;
+  int sub;
+
+  // The codes for inputs 4 c .. 4 c + 3.
+  WEFT_INLINE Ints codes(int v, int c) const {
+    constexpr HalfLayout kLayout = half_layout(kFormat);
+    const int output = v * kLanes;
+    if constexpr (kLayout.bits == 8) return ints_at(block + word_at(kFormat, 8 * sub + c, output));
+    const Ints both = ints_at(block + word_at(kFormat, 4 * sub + c % 4, output));
+    Ints codes = c < 4 ? low_bits(both) : high_bits(both);
+    for (int p = 0; p < kLayout.planes; ++p) {
+      const char *plane = block + plane_at(kFormat, sub, output, p);
+      codes = with_plane(codes, plane + c * 8 + output % 16 / 2, 16 << p);
+    }
+    if constexpr (kInfo.book != nullptr) codes = looked_up(kInfo.book, codes);
+    return codes;
+  }
+
+  WEFT_INLINE Int8Scale scale(int v) const {
+    constexpr Int8Scales kScales = kInfo.scales;
+    const char *at = block + scales_at(kFormat);
+    const int n = v * kLanes;
+    Int8Scale scale;
+    scale.offsets = all_words(kInfo.offset * 0x10001);
+    if constexpr (kScales == Int8Scales::kHalf || kScales == Int8Scales::kHalfAndMin) {
+      scale.scale = halves_at(at + 2 * n);
+      if constexpr (kKind == Int8Kind::kMins) scale.min = halves_at(at + 64 + 2 * n);
+    } else if constexpr (kScales == Int8Scales::kSuper) {
+      scale.scale = halves_at(at + 512 + 2 * n) * converted(unsigned_at(at + 32 * sub + n));
+      scale.min = -(halves_at(at + 576 + 2 * n) * converted(unsigned_at(at + 256 + 32 * sub + n)));
+    } else if constexpr (kScales == Int8Scales::kSuperOf16) {
+      for (int k = 0; k < 2; ++k) scale.of_16[k] = signed_at(at + 32 * (2 * sub + k) + n);
+      scale.scale = halves_at(at + 512 + 2 * n);
+    } else if constexpr (kScales == Int8Scales::kExponent) {
+      const Ints exponents = unsigned_at(at + n);
+      const Floats powers = as_floats(larger(shifted_left(exponents, 23), all_words(0x00400000)));
+      scale.scale = nan_where_equal(exponents, all_words(255), powers * all_floats(0.5f));
+    } else {
+      scale.scale = as_floats(ints_at(at + 4 * n));
+      if constexpr (kScales == Int8Scales::kFloatAndZero) {
+        const Ints zeros = unsigned_at(at + 128 + n);
+        scale.offsets = zeros + shifted_left(zeros, 16);
+      }
+    }
+    return scale;
+  }
+};
+
+// The same of unpacked weights. Formats share these kernels.
+template <int kMax, Int8Kind kKindOf>
+struct Int8Ready {
+  static constexpr Int8Kind kKind = kKindOf;
+  static constexpr int kMaxCode = kMax;
+
+  const Int8Unpacked &from;
+
+  WEFT_INLINE Ints codes(int v, int c) const {
+    return ints_at(reinterpret_cast<const char *>(from.codes[v * kLanes / 16][c]) + v * kLanes % 16 * 4);
+  }
+
+  WEFT_INLINE Int8Scale scale(int v) const {
+    const int n = v * kLanes;
+    const auto pairs = [&](int k) { return reinterpret_cast<const char *>(from.pairs[k] + n); };
+    Int8Scale scale;
+    scale.scale = floats_at(from.scales + n);
+    scale.offsets = all_words(kOffsetOf16 * 0x10001);
+    if constexpr (kKind == Int8Kind::kOffset) scale.offsets = ints_at(pairs(0));
+    if constexpr (kKind == Int8Kind::kMins) scale.min = floats_at(from.mins + n);
+    if constexpr (kKind == Int8Kind::kOf16) scale.of_16[0] = ints_at(pairs(0)), scale.of_16[1] = ints_at(pairs(1));
+    return scale;
+  }
+};
+
+WEFT_INLINE Ints word_of(const char *x, int c) { return all_words(read_as<std::int32_t>(x + 4 * c)); }
 
 #if WEFT_TARGET == 512
 
@@ -347,27 +402,30 @@ WEFT_INLINE Ints add_words(Ints sum, const Ints *codes, const char *x, int begin
   return sum;
 }
 
+// Returns the sum of the products of 32 inputs from those of 16 and their scales. The products with scales, and the
+// sum, are below 2^24, so floats are exact.
+WEFT_INLINE Floats scaled_halves(Ints first, Ints second, const Int8Scale &scale) {
+  return fused(converted(second), converted(scale.of_16[1]), converted(first) * converted(scale.of_16[0]));
+}
+
 // Writes the sums of 32 inputs, as floats, for kRows rows with codes `x` and negated sums `minus_sums`.
-template <Format kFormat, int kRows>
-WEFT_INLINE void sum_codes(const char *block, int sub, int v, const Int8Scale &scale, const char *x,
-                           const char *minus_sums, Floats *sums) {
-  using Block = Int8Block<kFormat>;
+template <class Weights, int kRows>
+WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale, const char *x, const char *minus_sums,
+                           Floats *sums) {
   Ints codes[8];
-  WEFT_UNROLL for (int c = 0; c < 8; ++c) codes[c] = codes_at<kFormat>(block, sub, v, c);
+  WEFT_UNROLL for (int c = 0; c < 8; ++c) codes[c] = weights.codes(v, c);
   WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
     const char *row = x + m * kInt8Inputs;
     const Ints minus = word_of(minus_sums, m);
-    if constexpr (Block::kInfo.scales == Int8Scales::kSuperOf16) {
-      // The sums of 16 inputs times their scales, and the total, are below 2^24, so floats are exact.
+    if constexpr (Weights::kKind == Int8Kind::kOf16) {
       Ints halves[2];
       for (int k = 0; k < 2; ++k) {
-        halves[k] = pairs_times(all_words(Block::kInfo.offset << 16 * k), minus);
+        halves[k] = pairs_times(all_words(kOffsetOf16 << 16 * k), minus);
         halves[k] = add_words(halves[k], codes, row, 4 * k, 4 * k + 4);
       }
-      sums[m] =
-          fused(converted(halves[1]), converted(scale.of_16[1]), converted(halves[0]) * converted(scale.of_16[0]));
+      sums[m] = scaled_halves(halves[0], halves[1], scale);
     } else {
-      Ints sum = Block::kHasOffset ? pairs_times(scale.offsets, minus) : all_words(0);
+      Ints sum = Weights::kKind != Int8Kind::kMins ? pairs_times(scale.offsets, minus) : all_words(0);
       if constexpr (kRows < 4) {  // two chains of additions where few rows would wait for one
         sum = _mm512_add_epi32(add_words(sum, codes, row, 0, 4), add_words(all_words(0), codes, row, 4, 8));
       } else {
@@ -385,18 +443,17 @@ WEFT_INLINE Ints word_pairs(Ints first, Ints second) {
   return _mm256_blend_epi16(first, shifted_left(second, 16), 0xaa);
 }
 
-template <Format kFormat, int kRows>
-WEFT_INLINE void sum_codes(const char *block, int sub, int v, const Int8Scale &scale, const char *x,
-                           const char *minus_sums, Floats *sums) {
-  using Block = Int8Block<kFormat>;
-  constexpr bool kOf16 = Block::kInfo.scales == Int8Scales::kSuperOf16;
+template <class Weights, int kRows>
+WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale, const char *x, const char *minus_sums,
+                           Floats *sums) {
+  constexpr bool kOf16 = Weights::kKind == Int8Kind::kOf16;
   const Ints one = _mm256_set1_epi16(1);
   Ints totals[kRows];
-  if constexpr (Block::kInfo.max_code == 255) {
+  if constexpr (Weights::kMaxCode == 255) {
     // The products of codes without sign would not fit 16 bits, so the sign of a weight goes to the input.
     WEFT_UNROLL for (int m = 0; m < kRows; ++m) totals[m] = all_words(0);
     WEFT_UNROLL for (int c = 0; c < 8; ++c) {
-      const Ints codes = _mm256_xor_si256(codes_at<kFormat>(block, sub, v, c), all_bytes(0x80));
+      const Ints codes = _mm256_xor_si256(weights.codes(v, c), all_bytes(0x80));
       const Ints absolute = _mm256_abs_epi8(codes);
       WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
         const Ints inputs = _mm256_sign_epi8(word_of(x + m * kInt8Inputs, c), codes);
@@ -405,19 +462,19 @@ WEFT_INLINE void sum_codes(const char *block, int sub, int v, const Int8Scale &s
     }
   } else {
     // So many words have sums below 2^15.
-    constexpr int kFit = 32767 / (2 * 127 * Block::kInfo.max_code), kWords = kFit >= 8 ? 8 : kFit >= 4 ? 4 : 2;
+    constexpr int kFit = 32767 / (2 * 127 * Weights::kMaxCode), kWords = kFit >= 8 ? 8 : kFit >= 4 ? 4 : 2;
     Ints factors[2] = {one, one}, offsets = scale.offsets;
     if constexpr (kOf16) {
       for (int k = 0; k < 2; ++k) factors[k] = word_pairs(scale.of_16[k], scale.of_16[k]);
       offsets = _mm256_slli_epi16(word_pairs(scale.of_16[0], scale.of_16[1]), 5);
-      static_assert(!kOf16 || Block::kInfo.offset == 1 << 5);
+      static_assert(kOffsetOf16 == 1 << 5);
     }
     WEFT_UNROLL for (int m = 0; m < kRows; ++m) totals[m] =
-        Block::kHasOffset ? pairs_times(offsets, word_of(minus_sums, m)) : all_words(0);
+        Weights::kKind != Int8Kind::kMins ? pairs_times(offsets, word_of(minus_sums, m)) : all_words(0);
     WEFT_UNROLL for (int begin = 0; begin < 8; begin += kWords) {
       Ints pairs[kRows];
       WEFT_UNROLL for (int c = begin; c < begin + kWords; ++c) {
-        const Ints codes = codes_at<kFormat>(block, sub, v, c);
+        const Ints codes = weights.codes(v, c);
         WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
           const Ints products = _mm256_maddubs_epi16(codes, word_of(x + m * kInt8Inputs, c));
           pairs[m] = c == begin ? products : _mm256_add_epi16(pairs[m], products);
@@ -432,76 +489,168 @@ WEFT_INLINE void sum_codes(const char *block, int sub, int v, const Int8Scale &s
 
 #endif
 
-// Asks for the memory kAhead bytes after the part of a block that a sub-block reads.
-template <Format kFormat>
-WEFT_INLINE void fetch_ahead(const char *block, int sub) {
-  using Block = Int8Block<kFormat>;
-  constexpr int kLines = Block::kBytes / kLineBytes, kLinesOfSub = (kLines + Block::kSubs - 1) / Block::kSubs;
-  const char *from = block + kAhead + sub * kLines / Block::kSubs * kLineBytes;
-  WEFT_UNROLL for (int line = 0; line < kLinesOfSub; ++line) __builtin_prefetch(from + line * kLineBytes);
+// Adds the product of 32 inputs of row `row`, `total` before scaling, to its sum. `x` is the row's group.
+template <class Weights>
+WEFT_INLINE void add_scaled(Floats total, const char *x, std::int64_t group, std::int64_t row, const Int8Scale &scale,
+                            Floats &sum) {
+  sum = fused(total * all_floats(read_as<float>(x + int8_scale_at(group, row))), scale.scale, sum);
+  if constexpr (Weights::kKind == Int8Kind::kMins)
+    sum = fused(scale.min, all_floats(read_as<float>(x + int8_scaled_sum_at(group, row))), sum);
 }
 
-// Multiplies kRows rows from `row` on, of one group, by half of a panel, whose first output is `place`.
+// Adds the products of 32 inputs of kRows rows, from `row` on of the group `x`, to their sums.
+template <class Weights, int kRows>
+WEFT_INLINE void add_products(const Weights &weights, const char *x, std::int64_t group, std::int64_t row,
+                              Floats (&sums)[kInt8Vectors][kRows]) {
+  WEFT_UNROLL_VECTORS for (int v = 0; v < kInt8Vectors; ++v) {
+    const Int8Scale scale = weights.scale(v);
+    Floats totals[kRows];
+    sum_codes<Weights, kRows>(weights, v, scale, x + int8_codes_at(row), x + int8_minus_sums_at(group, row), totals);
+    WEFT_UNROLL for (int m = 0; m < kRows; ++m) add_scaled<Weights>(totals[m], x, group, row + m, scale, sums[v][m]);
+  }
+}
+
+// Asks for the memory kAhead bytes after the part of a block that belongs to a sub-block.
+template <Format kFormat>
+WEFT_INLINE void fetch_ahead(const char *block, std::int64_t sub) {
+  constexpr std::int64_t kSubs = block_of(kFormat).inputs / kSub, kLines = block_of(kFormat).half_bytes / kLineBytes;
+  const char *from = block + kAhead + sub * kLines / kSubs * kLineBytes;
+  constexpr std::int64_t kCount = ceil_div(kLines, kSubs);
+  for (std::int64_t line = 0; line < kCount; ++line) __builtin_prefetch(from + line * kLineBytes, 0, 2);
+}
+
+// Returns sub-block `sub` of half of a panel, and asks for a later one.
+template <Format kFormat>
+WEFT_INLINE Int8Stored<kFormat> sub_block(const char *half, std::int64_t sub) {
+  constexpr std::int64_t kSubs = block_of(kFormat).inputs / kSub;
+  const char *block = half + sub / kSubs * block_of(kFormat).half_bytes;
+  fetch_ahead<kFormat>(block, sub % kSubs);
+  return {block, static_cast<int>(sub % kSubs)};
+}
+
+// Applies the epilogue to the sums [rows, 32] of half of a panel, whose first output is `place`.
+void store_half(const float *sums, std::int64_t rows, int place, const Epilogue &out) {
+  for (std::int64_t row = 0; row < rows; ++row, sums += kHalf)
+    for (int n = 0; n < kHalf; n += kLanes) store_epilogue(out, row, place + n, load(sums + n));
+}
+
+template <int kRows>
+WEFT_INLINE void store_sums(const Floats (&sums)[kInt8Vectors][kRows], float *to) {
+  WEFT_UNROLL_VECTORS for (int v = 0; v < kInt8Vectors; ++v) WEFT_UNROLL for (int m = 0; m < kRows; ++m)
+      store_vector(to + m * kHalf + v * kLanes, sums[v][m]);
+}
+
+// Multiplies kRows rows by half of a panel. `to` [kRows, 32] receives the sums.
 template <Format kFormat, int kRows>
-[[gnu::noinline]] void int8_rows_tile(const char *half, const Rows &in, std::int64_t row, bool fetches, int place,
-                                      const Epilogue &out) {
-  using Block = Int8Block<kFormat>;
-  const std::int64_t first = row % in.group;
-  const char *x = in.prepared + row / in.group * in.group_bytes;
+[[gnu::noinline]] void multiply_few(const char *half, const Rows &in, float *to) {
   Floats sums[kInt8Vectors][kRows] = {};
-  for (std::int64_t b = 0; b < int8_blocks(in.width); ++b, x += in.group * kInt8RowBytes) {
-    const char *block = half + b / Block::kSubs * Block::kBytes;
-    const int sub = static_cast<int>(b % Block::kSubs);
-    if (fetches) fetch_ahead<kFormat>(block, sub);
-    const char *codes = x + int8_codes_at(first), *scales = x + int8_scale_at(in.group, first);
-    const char *scaled_sums = x + int8_scaled_sum_at(in.group, first);
-    const char *minus_sums = x + int8_minus_sums_at(in.group, first);
-    WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) {
-      const Int8Scale scale = scale_at<kFormat>(block, sub, v);
-      Floats products[kRows];
-      sum_codes<kFormat, kRows>(block, sub, v, scale, codes, minus_sums, products);
-      WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
-        const Floats scaled = products[m] * all_floats(number_at<float>(scales + 4 * m));
-        sums[v][m] = fused(scaled, scale.scale, sums[v][m]);
-        if constexpr (Block::kHasMins)
-          sums[v][m] = fused(scale.min, all_floats(number_at<float>(scaled_sums + 4 * m)), sums[v][m]);
+  const char *x = in.prepared;
+  for (std::int64_t s = 0; s < int8_blocks(in.width); ++s, x += in.group * kInt8RowBytes)
+    add_products<Int8Stored<kFormat>, kRows>(sub_block<kFormat>(half, s), x, in.group, 0, sums);
+  store_sums<kRows>(sums, to);
+}
+
+// Unpacks sub-blocks begin..end-1 of half of a panel.
+template <Format kFormat>
+[[gnu::noinline]] void unpack(const char *half, std::int64_t begin, std::int64_t end, Int8Unpacked *to) {
+  for (std::int64_t s = begin; s < end; ++s, ++to) {
+    const Int8Stored<kFormat> weights = sub_block<kFormat>(half, s);
+    for (int v = 0; v < kInt8Vectors; ++v) {
+      const int g = v * kLanes / 16, n = v * kLanes;
+      WEFT_UNROLL for (int c = 0; c < 8; ++c) store_vector(to->codes[g][c] + n % 16 * 4, weights.codes(v, c));
+      const Int8Scale scale = weights.scale(v);
+      store_vector(to->scales + n, scale.scale);
+      if constexpr (weights.kKind == Int8Kind::kOffset) store_vector(to->pairs[0] + n, scale.offsets);
+      if constexpr (weights.kKind == Int8Kind::kMins) store_vector(to->mins + n, scale.min);
+      if constexpr (weights.kKind == Int8Kind::kOf16) {
+        for (int k = 0; k < 2; ++k) store_vector(to->pairs[k] + n, scale.of_16[k]);
       }
     }
   }
-  WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) WEFT_UNROLL for (int m = 0; m < kRows; ++m)
-      store_epilogue(out, row + m, place + v * kLanes, sums[v][m]);
 }
 
-// Calls int8_rows_tile with `count` rows, at most kRows, as a template argument.
-template <Format kFormat, int kRows = kMaxInt8Rows>
-WEFT_INLINE void int8_tile(std::int64_t count, const char *half, const Rows &in, std::int64_t row, bool fetches,
-                           int place, const Epilogue &out) {
-  if (count == kRows) return int8_rows_tile<kFormat, kRows>(half, in, row, fetches, place, out);
-  if constexpr (kRows > 1) int8_tile<kFormat, kRows - 1>(count, half, in, row, fetches, place, out);
+// Adds the products of kRows rows with `count` unpacked sub-blocks to their sums [kRows, 32]. `x` is their group from
+// these inputs on, `row` their place in it.
+template <class Weights, int kRows>
+[[gnu::noinline]] void add_tile(const Int8Unpacked *weights, std::int64_t count, const char *x, std::int64_t group,
+                                std::int64_t row, float *to) {
+  Floats sums[kInt8Vectors][kRows];
+  WEFT_UNROLL_VECTORS for (int v = 0; v < kInt8Vectors; ++v) WEFT_UNROLL for (int m = 0; m < kRows; ++m) sums[v][m] =
+      floats_at(to + m * kHalf + v * kLanes);
+  for (std::int64_t s = 0; s < count; ++s, x += group * kInt8RowBytes)
+    add_products<Weights, kRows>(Weights{weights[s]}, x, group, row, sums);
+  store_sums<kRows>(sums, to);
 }
 
-#endif
+template <class Weights, int kRows = kTileInt8Rows>
+WEFT_INLINE void add_tile(std::int64_t rows, const Int8Unpacked *weights, std::int64_t count, const char *x,
+                          std::int64_t group, std::int64_t row, float *to) {
+  if (rows == kRows) return add_tile<Weights, kRows>(weights, count, x, group, row, to);
+  if constexpr (kRows > 1) add_tile<Weights, kRows - 1>(rows, weights, count, x, group, row, to);
+}
 
-// ---- products ------------------------------------------------------------------------------------------------------
+// Adds the products of the first `rows` rows of a group, in tiles of about the same size.
+template <class Weights>
+void add_rows(std::int64_t rows, const Int8Unpacked *weights, std::int64_t count, const char *x, std::int64_t group,
+              float *to) {
+  const std::int64_t tile = ceil_div(rows, ceil_div(rows, kTileInt8Rows));
+  for (std::int64_t row = 0; row < rows; row += tile)
+    add_tile<Weights>(std::min(tile, rows - row), weights, count, x, group, row, to + row * kHalf);
+}
 
-// Multiplies prepared rows by one panel, half by half. The first rows read a half from memory, the others from the
-// cache.
+template <Format kFormat, int kRows = kFewInt8Rows>
+WEFT_INLINE void multiply_few(std::int64_t rows, const char *half, const Rows &in, float *to) {
+  if (rows == kRows) return multiply_few<kFormat, kRows>(half, in, to);
+  if constexpr (kRows > 1) multiply_few<kFormat, kRows - 1>(rows, half, in, to);
+}
+
+// The floats of unpacked weights, and of sums for half of a panel.
+std::int64_t int8_scratch(std::int64_t rows, std::int64_t) {
+  constexpr std::int64_t kUnpacked = kUnpackedSubs * sizeof(Int8Unpacked) / sizeof(float);
+  return kUnpacked + ceil_div(rows, kInt8Group) * kInt8Group * kHalf;
+}
+
+// Multiplies rows by half of a panel: some inputs at a time are unpacked, and then all rows multiply them. `sums`
+// [rows, 32] receives the sums.
 template <Format kFormat>
-void times_int8_panel(const Rows &in, const void *panel, float *, const Epilogue &out) {
-  using Block = Int8Block<kFormat>;
-  const char *half = static_cast<const char *>(panel);
-  for (int place = 0; place < std::min(out.valid, kPanel); place += 32) {
-    for (std::int64_t row = 0; row < in.count;) {
-      const std::int64_t left = std::min(in.count - row, in.group - row % in.group);  // of this group
-      const std::int64_t count = ceil_div(left, ceil_div(left, kMaxInt8Rows));
-      int8_tile<kFormat>(count, half, in, row, row == 0, place, out);
-      row += count;
+void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked) {
+  using Weights = Int8Ready<shared_max_code(kFormat), int8_kind(kFormat)>;
+  std::fill_n(sums, in.count * kHalf, 0.0f);
+  const std::int64_t blocks = int8_blocks(in.width);
+  for (std::int64_t begin = 0; begin < blocks; begin += kUnpackedSubs) {
+    const std::int64_t end = std::min(begin + kUnpackedSubs, blocks);
+    unpack<kFormat>(half, begin, end, unpacked);
+    for (std::int64_t row = 0; row < in.count; row += in.group) {
+      const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
+      add_rows<Weights>(std::min(in.group, in.count - row), unpacked, end - begin, x, in.group, sums + row * kHalf);
     }
-    half += ceil_div(in.width, 32 * Block::kSubs) * Block::kBytes;
   }
 }
 
-std::int64_t no_scratch(std::int64_t, std::int64_t) { return 0; }
+// Multiplies prepared rows by one panel, half by half; more than a few rows by `multiply`.
+template <Format kFormat>
+WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch, const Epilogue &out,
+                              void (*multiply)(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked)) {
+  constexpr Block kBlock = block_of(kFormat);
+  const char *half = static_cast<const char *>(panel);
+  auto *const unpacked = reinterpret_cast<Int8Unpacked *>(scratch);
+  float *const sums = reinterpret_cast<float *>(unpacked + kUnpackedSubs);
+  for (int place = 0; place < out.valid; place += kHalf) {
+    if (in.count <= kFewInt8Rows)
+      multiply_few<kFormat>(in.count, half, in, sums);
+    else
+      multiply(half, in, sums, unpacked);
+    store_half(sums, in.count, place, out);
+    half += ceil_div(in.width, kBlock.inputs) * kBlock.half_bytes;
+  }
+}
+
+template <Format kFormat>
+void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
+  times_halves<kFormat>(in, panel, scratch, out, multiply_many<kFormat>);
+}
+
+#endif
 
 #if WEFT_TARGET == 512
 constexpr std::int64_t kInt8Speed = 3;
@@ -513,7 +662,7 @@ constexpr std::int64_t kInt8Speed = 1;
 
 template <Format kFormat>
 constexpr PanelKernel int8_kernel() {
-  if constexpr (int8_format(kFormat).bits > 0) return {times_int8_panel<kFormat>, no_scratch, kInt8Speed};
+  if constexpr (int8_format(kFormat).max_code > 0) return {times_int8_panel<kFormat>, int8_scratch, kInt8Speed};
   return {};
 }
 
@@ -524,4 +673,4 @@ constexpr Int8Kernels int8_kernels(std::integer_sequence<int, kFormats...>) {
 
 constexpr Int8Kernels kInt8Kernels = int8_kernels(std::make_integer_sequence<int, kNumFormats>());
 
-#undef WEFT_UNROLL
+#undef WEFT_UNROLL_VECTORS

@@ -17,6 +17,7 @@
 #include "kernels/layer/int8.h"
 #include "kernels/layer/live.h"
 #include "kernels/layer/panels.h"
+#include "kernels/layer/tile_shapes.h"
 #include "kernels/vector_exp.h"
 #include "support/instruction_set.h"
 #include "support/kernel_threads.h"

@@ -21,7 +21,7 @@ struct Rows {
 constexpr std::int64_t kTileRows = 6;      // rows of a block are a multiple, so that all tiles are full
 constexpr std::int64_t kMaxRowBlock = 96;  // a block's inputs stay in the cache while its panels are read
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t groups_of(const Rows &rows) { return ceil_div(rows.count, rows.group); }
 
 // Returns rows first .. first + count - 1. `first` is a multiple of the group's size.

@@ -20,7 +20,16 @@ from weft.cli import sampling_options as s
 from weft.cli.answers import finish, note_model, print_pieces, whole_message
 from weft.cli.guides import GuideOptions, naming, read_guide, read_tools, with_guide_options
 from weft.cli.inputs import choose_speculation, read_prompts
-from weft.cli.options import ANY_LIBRARY, DEFAULT, MODEL, ActivationDtype, Device, Guided, SamplingSource
+from weft.cli.options import (
+    ANY_LIBRARY,
+    DEFAULT,
+    MODEL,
+    ActivationDtype,
+    Device,
+    Guided,
+    KvCacheDtype,
+    SamplingSource,
+)
 from weft.errors import CapacityError, InputError, RequestError, escaped
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ def chat(
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
     activations: o.Rounding = ActivationDtype.auto,
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     max_seq_len: MaxSeqLen = None,
     guide_options: GuideOptions,
     grammar_backend: o.Library = ANY_LIBRARY,
@@ -100,6 +110,7 @@ def chat(
         max_seq_len=max_seq_len,
         activation_dtype=activations.value,
         grammar=grammar_backend.value,
+        kv_cache_dtype=kv_cache_dtype.value,
     )
     name = model_name(model)
     if name == PACKAGE_MODEL:

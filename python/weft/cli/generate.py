@@ -21,6 +21,7 @@ from weft.cli.options import (
     Graphs,
     Guided,
     HostTasks,
+    KvCacheDtype,
     SamplingSource,
 )
 from weft.errors import InputError
@@ -38,6 +39,7 @@ def generate(
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
     activations: o.Rounding = ActivationDtype.auto,
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     graphs: o.GraphKind = Graphs.one,
     host_tasks: o.TaskKind = HostTasks.callback,
     guide_options: GuideOptions,
@@ -93,6 +95,7 @@ def generate(
         grammar=grammar_backend.value,
         untrusted_guides=untrusted,
         max_beam_width=beam_width or 1,
+        kv_cache_dtype=kv_cache_dtype.value,
     )
     if model is None:
         note_model()

@@ -41,6 +41,15 @@ class HostTasks(StrEnum):
     polling = "polling"
 
 
+class KvCacheDtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    fp8 = "fp8"
+    int8 = "int8"
+
+
 class Guided(StrEnum):
     auto = "auto"
     on = "on"
@@ -128,6 +137,14 @@ Rounding = Annotated[
         "--activations",
         panel=MODEL,
         help="How products on a CPU round the rows that they read, see docs/precision.md; auto is the fastest way.",
+    ),
+]
+CacheDtype = Annotated[
+    KvCacheDtype,
+    _option(
+        "--kv-cache-dtype",
+        panel=MODEL,
+        help="The dtype of cached keys and values, see docs/kv-cache.md; fewer bits take less memory and time.",
     ),
 ]
 GraphKind = Annotated[

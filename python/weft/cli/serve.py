@@ -13,7 +13,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, DRAFTS, MODEL, ActivationDtype, Device, Guided, HostTasks
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, ActivationDtype, Device, Guided, HostTasks, KvCacheDtype
 from weft.core.extras import install_hint
 from weft.errors import InputError, InterfaceError, escaped
 
@@ -109,6 +109,7 @@ def serve(
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
     activations: o.Rounding = ActivationDtype.auto,
+    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
     max_batch: Annotated[
         int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
     ] = 32,
@@ -195,6 +196,7 @@ def serve(
             host_tasks=host_tasks.value,
             untrusted_guides=not trust_guides,
             shares_slots=True,
+            kv_cache_dtype=kv_cache_dtype.value,
         )
         drafts = Speculation.given(chosen) if given else chosen
         one = models.ServedModelConfig(

@@ -34,6 +34,7 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
         "output_tokens": sum(s.output_tokens for s in stats),
         "iterations": llm.num_iterations,
         "acceptance_length": tokens / drafted if drafted else 1.0,
+        "activation_dtype": llm.config.activation_dtype,
         "graphs": llm.config.graphs,
         "graph_replays": llm.num_graph_replays,
         "proposed_drafts": sum(s.proposed_drafts for s in stats),

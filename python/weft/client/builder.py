@@ -23,7 +23,7 @@ from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
-from weft.models.config import ModelConfig
+from weft.models.config import ModelConfig, cache_dtype
 from weft.models.states import state_bytes
 from weft.models.weights import load_model, model_in_memory, parse_config, read_config
 from weft.models.windows import layer_windows
@@ -186,6 +186,7 @@ class BuiltEngine:
         text = source.text(target.config.vocab_size, config.max_seq_len)
         vocabulary = source.guide_vocabulary(text)
         text = replace(text, can_grow=can_grow(target.config, config.max_seq_len))
+        kv_dtype = cache_dtype(target.config, runtime.device, config.kv_cache_dtype)
         context = DrafterContext(
             speculation,
             source.path,
@@ -195,6 +196,7 @@ class BuiltEngine:
             page_size=config.page_size,
             max_seq_len=config.max_seq_len,
             tokenizer=text.tokenizer or text.vocabulary or vocabulary,
+            kv_dtype=kv_dtype,
         )
         drafting = Drafting.load(context)
         memories = target.config.layer_memories
@@ -204,7 +206,9 @@ class BuiltEngine:
         if speculation.lookahead_sizes is not None:  # its forward reads rows of its own
             page_windows = []
         num_windowed = 0 if is_sized_by_memory else windowed_pages(config, page_windows, num_drafts)
-        kv = PagedKV.for_model(target, num_pages, config.page_size, windows, num_windowed=num_windowed)
+        kv = PagedKV.for_model(
+            target, num_pages, config.page_size, windows, num_windowed=num_windowed, dtype=kv_dtype
+        )
         if is_sized_by_memory:
             caches = caches_of(kv, drafting.drafter)
             wanted = config.num_pages
@@ -221,13 +225,14 @@ class BuiltEngine:
                 )
         engine = build_engine(runtime, target, kv, drafting, list(text.end_ids), config)
         _log.info(
-            "engine built: %s (%s) on %s, %d slots, %d pages of %d tokens",
+            "engine built: %s (%s) on %s, %d slots, %d pages of %d tokens in %s",
             source.path,
             type(target).__name__,
             runtime.device,
             config.max_batch,
             config.num_pages,
             config.page_size,
+            str(kv_dtype).removeprefix("torch."),
         )
         compiler = (
             GuideCompiler(vocabulary, backend=config.grammar, untrusted=config.untrusted_guides)

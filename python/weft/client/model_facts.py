@@ -15,7 +15,7 @@ from weft.config import EngineConfig, ResolvedConfig
 from weft.engine.kv.size import DEVICE_FRACTION, SHARED_FRACTION
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model
-from weft.models.config import ModelConfig
+from weft.models.config import ModelConfig, cache_dtype
 from weft.models.decoder import Decoder
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.memory import token_bytes
@@ -77,10 +77,9 @@ class ModelFacts:
         )
         return self.headers.num_parameters - idle
 
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of the keys and values of a token."""
-        return token_bytes(self.config.layer_memories, self.config.dtype)
+    def token_bytes(self, kv_cache_dtype: str) -> int:
+        """Bytes of the keys and values of a token, with `EngineConfig.kv_cache_dtype`."""
+        return token_bytes(self.config.layer_memories, cache_dtype(self.config, self.device, kv_cache_dtype))
 
     @property
     def state_bytes(self) -> int:
@@ -92,7 +91,7 @@ class ModelFacts:
         by default, once the weights are in it."""
         fraction = SHARED_FRACTION if self.device.type == "cpu" else DEVICE_FRACTION
         num_pages = engine.pages_for(engine.max_seq_len, 0)
-        each = num_pages * engine.page_size * self.token_bytes + self.state_bytes
+        each = num_pages * engine.page_size * self.token_bytes(engine.kv_cache_dtype) + self.state_bytes
         room = int((free_bytes - self.weight_bytes) * fraction)
         return max(room, 0) // max(each, 1)
 
@@ -125,9 +124,14 @@ def weights_line(facts: ModelFacts) -> str:
     """The number of parameters, and their bytes on the disk and in memory."""
     headers = facts.headers
     files = f"{headers.num_files} file{'s' if headers.num_files != 1 else ''}"
+    widened = ""
+    if headers.num_widened:
+        widened = (
+            f"; {headers.num_widened} quantised matrices take 16 bits, because their groups are in no order"
+        )
     return (
         f"weights: {headers.num_parameters / 1e6:,.0f} million parameters, {size_of(headers.stored_bytes)} in {files}; "
-        f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}"
+        f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}{widened}"
     )
 
 
@@ -147,9 +151,11 @@ def experts_line(facts: ModelFacts) -> str:
 def cache_line(facts: ModelFacts, engine: ResolvedConfig) -> str:
     """The bytes of keys, values and states."""
     state = f"; {size_of(facts.state_bytes)} of state a sequence" if facts.state_bytes else ""
+    dtype = cache_dtype(facts.config, facts.device, engine.kv_cache_dtype)
+    each = facts.token_bytes(engine.kv_cache_dtype)
     return (
-        f"cache: {size_of(facts.token_bytes)} a token, {size_of(facts.token_bytes * engine.page_size)} a page of "
-        f"{engine.page_size} tokens{state}"
+        f"cache: {size_of(each)} a token in {str(dtype).removeprefix('torch.')}, {size_of(each * engine.page_size)} a "
+        f"page of {engine.page_size} tokens{state}"
     )
 
 

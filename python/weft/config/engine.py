@@ -20,6 +20,7 @@ HostTasks = Literal["callback", "polling"]
 Policy = Literal["guaranteed_no_evict", "max_utilization", "static_batch"]
 Chunking = Literal["first_come", "equal_progress"]
 Logprobs = Literal["raw", "sampled", "normalized"]
+KvCacheDtype = Literal["auto", "float32", "bfloat16", "float16", "fp8", "int8"]
 
 DEFAULT_MAX_SEQ_LEN = 4096
 DEFAULT_MAX_NUM_TOKENS = 2048
@@ -149,6 +150,12 @@ class CacheConfig(Checked):
 
     kv_max_bytes: Annotated[int, whole(1, valid="at least 1 (or None)")] | None = None
     """The maximum size of all pages together, in bytes."""
+
+    kv_cache_dtype: KvCacheDtype = "auto"
+    """The dtype of cached keys and values, the drafter's too (`docs/kv-cache.md`). `"auto"` is bfloat16 on a CPU if the
+    model's weights have 16 bits or fewer, and float32 if they have more; on a GPU it is the model's dtype. There only
+    that one, `"fp8"` (E4M3, without scales) and `"int8"` (with a scale for each key and value of a head) are
+    possible."""
 
     reuse: bool = True
     """Whether a prompt reuses the cached keys and values of an earlier text with the same prefix."""

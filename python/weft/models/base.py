@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from weft.models.config import ModelConfig
+from weft.models.config import ModelConfig, cache_dtype
 from weft.models.matrices import Matrices
 from weft.models.memory import LayerMemory, Pages
 from weft.models.states import States
 from weft.ops.attention import KVLayer, Rows, Window
+from weft.ops.cached import as_bytes
 from weft.ops.linear import Linear
 from weft.ops.quantized import Matrix
 from weft.runtime.host_memory import lazy_zeros
@@ -28,12 +29,12 @@ class PagedKV:
     """Keys and values of all layers, in pages. Page 0 belongs to no request: it fills the page tables of padding rows,
     and attention does not write it.
 
-    `layers[i]` is the memory of layer i; None for a layer without pages. Layers of the same width share a tensor
-    [layers, num_pages, page_size, width] of `groups`. `states` are those of layers that keep a fixed size for each
-    slot; None without such layers.
+    `layers[i]` is the memory of layer i; None for a layer without pages. Layers whose tokens have the same size, in
+    elements of `dtype`, share a tensor [layers, num_pages, page_size, size] of `groups`. `states` are those of layers
+    that keep a fixed size for each slot; None without such layers.
 
     With `num_windowed` pages, layers with windows have pages of their own, which are numbered apart. They share the
-    tensors of `windowed_groups`, [layers, num_windowed, page_size, width].
+    tensors of `windowed_groups`, [layers, num_windowed, page_size, size].
     """
 
     def __init__(
@@ -60,15 +61,17 @@ class PagedKV:
     def _allocate(self, num_pages: int, num_windowed: int) -> None:
         self.num_pages, self.num_windowed = num_pages, num_windowed
         counts = Counter(
-            (self._is_windowed(pages), pages.width) for pages in self._pages if pages is not None
+            (self._is_windowed(pages), pages.size_in(self.dtype))
+            for pages in self._pages
+            if pages is not None
         )
         groups = {
-            (is_windowed, width): _zeros(
-                (count, num_windowed if is_windowed else num_pages, self.page_size, width),
+            (is_windowed, size): _zeros(
+                (count, num_windowed if is_windowed else num_pages, self.page_size, size),
                 self.dtype,
                 self._device,
             )
-            for (is_windowed, width), count in counts.items()
+            for (is_windowed, size), count in counts.items()
         }
         rest = {key: iter(group) for key, group in groups.items()}
         self.groups = [group for (is_windowed, _), group in groups.items() if not is_windowed]
@@ -79,7 +82,7 @@ class PagedKV:
                 self.layers.append(None)
                 continue
             is_windowed = self._is_windowed(pages)
-            layer = pages.of(next(rest[is_windowed, pages.width]))
+            layer = pages.of(next(rest[is_windowed, pages.size_in(self.dtype)]))
             self.layers.append(layer._replace(is_windowed=is_windowed))
 
     def _is_windowed(self, pages: Pages) -> bool:
@@ -108,12 +111,12 @@ class PagedKV:
         return sum(group.nbytes for group in (*self.groups, *self.windowed_groups))
 
     def _bytes(self, layers: Iterable[Pages]) -> int:
-        return sum(pages.width for pages in layers) * self.page_size * self.dtype.itemsize
+        return sum(pages.size_in(self.dtype) for pages in layers) * self.page_size * self.dtype.itemsize
 
     def copy_pages(self, sources: Tensor, targets: Tensor) -> None:
         """Copy whole pages in all layers of `groups`, from `sources` to `targets`: page numbers, int64 [n] each. No
         page may be in both. A device function."""
-        for group in self.groups:
+        for group in map(as_bytes, self.groups):
             group.index_copy_(1, targets, group.index_select(1, sources))
 
     @classmethod
@@ -125,17 +128,19 @@ class PagedKV:
         windows: Sequence[Window] | None = None,
         num_slots: int = 0,
         num_windowed: int = 0,
+        dtype: torch.dtype | None = None,
     ) -> PagedKV:
-        """Allocate KV for all layers of `model`, on its device and in its dtype. `windows` are the layers' windows in
-        place of the model's. With `num_slots`, also allocate the states of that number of slots, without drafts and
-        snapshots, if the model has any. `num_windowed` is that of the class."""
+        """Allocate KV for all layers of `model`, on its device and in `dtype` (default: `cache_dtype` of "auto").
+        `windows` are the layers' windows in place of the model's. With `num_slots`, also allocate the states of that
+        number of slots, without drafts and snapshots, if the model has any. `num_windowed` is that of the class."""
         memories = model.config.layer_memories
         if windows is not None:
             memories = tuple(
                 replace(memory, pages=memory.pages and replace(memory.pages, window=window))
                 for memory, window in zip(memories, windows, strict=True)
             )
-        kv = cls(memories, num_pages, page_size, model.config.dtype, model.device, num_windowed)
+        dtype = dtype or cache_dtype(model.config, model.device)
+        kv = cls(memories, num_pages, page_size, dtype, model.device, num_windowed)
         if num_slots and model.config.has_states:
             kv.states = States(memories, num_slots, 0, 0, False, model.device)
         return kv

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.errors import ModelError
+from weft.errors import InputError, ModelError
 from weft.models.fields import Fields
 from weft.models.memory import LayerMemory, Pages
 from weft.models.quantized.method import Method
@@ -16,6 +16,7 @@ from weft.models.quantized.parse import GENERAL, parse_quantization
 from weft.models.rope import FULL, PLAIN_ROPE, SLIDING, Rope, parse_rope
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.attention import Window
+from weft.ops.cached import CACHED
 from weft.ops.formats import Activations
 from weft.ops.routing import Choice
 
@@ -83,12 +84,14 @@ class ModelConfig:
         window.
     memories: what each layer keeps. () means `pages` for all.
     num_mtp_modules: the number of multi-token-prediction modules in the checkpoint.
-    dtype: of activations, KV and logits, and on CUDA of the weights. The CPU computes in float32.
+    dtype: of activations and logits, and on CUDA of the weights. The CPU computes in float32. Cached keys and values
+        may have another one (`cache_dtype`).
     weight_dtype: of the weights on a CPU. None: 16-bit weights keep their stored dtype.
     quantization: how the checkpoint is quantised, if it is.
     dequantizes: the caller asks for a dtype.
     rounding: how products on a CPU round their input rows. None: as is fastest for a weight's format.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
+    has_narrow_weights: a matrix in memory has fewer bits than float32.
     max_seq_len: a bound of the texts that the model will read, if it is known.
     keeps_formats: the checkpoint mixes formats, and each tensor keeps its own unless the caller asks for a dtype.
     """
@@ -137,6 +140,7 @@ class ModelConfig:
     rounding: Activations | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
+    has_narrow_weights: bool = False
     max_seq_len: int | None = None
     keeps_formats: bool = False
 
@@ -162,6 +166,24 @@ class ModelConfig:
     def has_states(self) -> bool:
         """Whether a layer keeps a state."""
         return any(memory.state is not None for memory in self.memories)
+
+
+def cache_dtype(config: ModelConfig, device: torch.device, name: str = "auto") -> torch.dtype:
+    """The dtype of cached keys and values for a setting `kv_cache_dtype`, with the config of a model on `device`.
+
+    "auto" is bfloat16 on the CPU if the weights have 16 bits or fewer, and float32 if not; on CUDA it is the model's
+    dtype. Raises `InputError` for a dtype that the device's kernels do not read."""
+    is_cpu = device.type == "cpu"
+    if name == "auto":
+        return torch.bfloat16 if is_cpu and config.has_narrow_weights else config.dtype
+    dtype = CACHED[name]
+    if not is_cpu and dtype.itemsize > 1 and dtype is not config.dtype:
+        own = str(config.dtype).removeprefix("torch.")
+        raise InputError(
+            f"kv_cache_dtype is {name!r}; on {device.type} a model of {own} caches keys and values in its dtype "
+            '("auto"), in "fp8" or "int8"'
+        )
+    return dtype
 
 
 ACTIVATIONS = {

@@ -48,6 +48,7 @@ class Decoder:
             # Before the layers: while the largest matrix is packed, little else is in memory.
             self.head = output(embedding)
         self.embedding = self.head if config.tie_word_embeddings else embeddable(embedding)
+        del embedding  # which may have been converted, too
         rotary = rotary_tables(config, self.device)
         self.layers = [
             self.make_layer(config, weights, f"model.layers.{i}.", i, rotary[i])

@@ -90,9 +90,10 @@ class Eagle3Head:
                 weights.finish()
         return head
 
-    def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
-        """Allocate KV for the head's layer."""
-        return PagedKV(self.config.layer_memories[:1], num_pages, page_size, self.dtype, self.device)
+    def allocate_kv(self, num_pages: int, page_size: int, dtype: torch.dtype | None = None) -> PagedKV:
+        """Allocate KV for the head's layer, in `dtype` (default: that of activations)."""
+        memories = self.config.layer_memories[:1]
+        return PagedKV(memories, num_pages, page_size, dtype or self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """Features [B, T, H] for the target's hidden states `aux` [B, T, len(aux_layers) * target's H]."""

@@ -32,10 +32,10 @@ class Gemma(Decoder):
         super().__init__(config, weights)
         matrix = self.embedding.weight if isinstance(self.embedding, Linear) else self.embedding
         # The models were trained with the factor in the dtype of the weights: 55.5 for 3072 in bfloat16.
-        is_dense = isinstance(matrix, Tensor) and matrix.is_floating_point()
-        scale = torch.tensor(
-            config.embedding_scale, dtype=matrix.dtype if is_dense else torch.bfloat16
-        ).item()
+        dtype = torch.bfloat16
+        if isinstance(matrix, Tensor) and matrix.is_floating_point():
+            dtype = matrix.dtype
+        scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
         self.config = replace(config, embedding_scale=scale)
 
     @classmethod

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from weft.ops.attention import NO_WINDOW, KVLayer, Window
+from weft.ops.cached import token_size
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,19 @@ class Pages:
 
     @property
     def width(self) -> int:
-        """The number of elements for each position."""
+        """The number of numbers for each position."""
         return self.num_heads * (self.key_size + (0 if self.values_in_keys else self.value_size))
 
+    def size_in(self, dtype: torch.dtype) -> int:
+        """The number of elements of `dtype` for each position, scales included."""
+        return token_size(self.width, self.num_heads * (1 if self.values_in_keys else 2), dtype)
+
     def of(self, memory: Tensor) -> KVLayer:
-        """The keys and values in `memory` [pages, page_size, width]."""
+        """The keys and values in `memory` [pages, page_size, size_in(its dtype)]."""
         keys = memory[..., : self.num_heads * self.key_size].unflatten(-1, (self.num_heads, self.key_size))
         if self.values_in_keys:
             return KVLayer(keys, keys[..., : self.value_size], self.window, values_in_keys=True)
-        values = memory[..., self.num_heads * self.key_size :]
+        values = memory[..., self.num_heads * self.key_size : self.width]
         return KVLayer(keys, values.unflatten(-1, (self.num_heads, self.value_size)), self.window)
 
 
@@ -97,5 +102,7 @@ class LayerMemory:
 
 
 def token_bytes(memories: Iterable[LayerMemory], dtype: torch.dtype) -> int:
-    """Bytes of the keys and values of a position in all layers."""
-    return sum(memory.pages.width for memory in memories if memory.pages is not None) * dtype.itemsize
+    """Bytes of the keys and values of a position in all layers, in a cache of `dtype`."""
+    return (
+        sum(memory.pages.size_in(dtype) for memory in memories if memory.pages is not None) * dtype.itemsize
+    )

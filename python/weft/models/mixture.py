@@ -1,6 +1,7 @@
 """Mixtures of experts: a router chooses some MLPs for each token.
 
 Shared experts serve each token. They are stored as experts after the routed ones, so that one operation computes all.
+If they are quantised in another way, they are one wide expert of their own, and there are two operations.
 """
 
 from __future__ import annotations
@@ -35,15 +36,22 @@ class Mixture:
 
     router: the product that gives the logits of the experts, with a shared gate one more.
     choice_bias: float32 [E], added to the scores for the choice only; or None.
+    shared: the shared experts, if they are not among `experts`.
     """
 
     def __init__(
-        self, config: MixtureConfig, router: Linear, experts: Experts, choice_bias: Tensor | None = None
+        self,
+        config: MixtureConfig,
+        router: Linear,
+        experts: Experts,
+        choice_bias: Tensor | None = None,
+        shared: Experts | None = None,
     ) -> None:
         self.config = config
         self.router = router
         self.experts = experts
         self.choice_bias = choice_bias
+        self.shared = shared
 
     def add_to_(
         self, stream: Residual, before: Norm | None, after: Norm | None, also: Tensor | None = None
@@ -53,6 +61,8 @@ class Mixture:
         logits = stream.read(self.router, before)
         chosen = choose(logits, self.config.choice, self.choice_bias, stream.x, before, stream.live)
         self.experts(*chosen, stream.live, out=stream.x, residual=stream.x)
+        if self.shared is not None:
+            self.shared(*chosen, stream.live, out=stream.x, residual=stream.x)
         if also is not None:
             copy_rows_(also, stream.x, stream.live)
 
@@ -71,9 +81,21 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
         routed = _fused(config, mixture, weights, prefix, FUSED)
     else:
         routed = separate_experts(config, mixture, weights, prefix)
-    shared = _shared(config, mixture, weights, prefix)
-    gate, up, down = (_joined(*parts) for parts in zip(routed, shared, strict=True))
-    return make_mixture(config, mixture, make_router(router), (gate, up, down), bias)
+    if not mixture.choice.num_shared:
+        return make_mixture(config, mixture, make_router(router), routed, bias)
+    shared = _take_shared(config, mixture, weights, prefix)
+    experts = [_Peeked(matrices) for matrices in routed]
+    if all(_fit(matrices.first, wide) for matrices, wide in zip(experts, shared, strict=True)):
+        inner = mixture.intermediate_size
+        parts = [matrix.split(inner, dim) for matrix, dim in zip(shared, (0, 0, 1), strict=True)]
+        gates, ups, downs = (_joined(*both) for both in zip(experts, parts, strict=True))
+        return make_mixture(config, mixture, make_router(router), (gates, ups, downs), bias)
+    routed = experts[0], experts[1], experts[2]
+    made = make_mixture(config, mixture, make_router(router), routed, bias)
+    # The weights of the shared experts are equal, so that of the first is the wide expert's.
+    gate, up, down = ([matrix] for matrix in shared)
+    made.shared = Experts(gate, up, down, config.activation, first=count)
+    return made
 
 
 def make_mixture(
@@ -123,12 +145,12 @@ def _fused(
     return gates, ups, weights.take_matrices(f"{prefix}{down}", count, hidden, inner)
 
 
-def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str) -> Projections:
-    """The projections of the shared experts: parts, of an expert's size, of one wide MLP."""
-    if not mixture.choice.num_shared:
-        return (), (), ()
-    hidden, inner = config.hidden_size, mixture.intermediate_size
-    wide = mixture.choice.num_shared * inner
+def _take_shared(
+    config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, prefix: str
+) -> tuple[Matrix, Matrix, Matrix]:
+    """The projections of the shared experts: one wide MLP, of which each expert is a part."""
+    hidden = config.hidden_size
+    wide = mixture.choice.num_shared * mixture.intermediate_size
     gate, up, down = (
         weights.take_matrix(f"{prefix}{mixture.shared}.{name}.weight", *shape)
         for name, shape in zip(
@@ -137,7 +159,31 @@ def _shared(config: ModelConfig, mixture: MixtureConfig, weights: WeightSource, 
             strict=True,
         )
     )
-    return gate.split(inner), up.split(inner), down.split(inner, 1)
+    return gate, up, down
+
+
+class _Peeked(Sequence[Matrix]):
+    """The matrices of a sequence, of which the first is read at once and once only."""
+
+    def __init__(self, matrices: Sequence[Matrix] | Matrix) -> None:
+        self.first: Matrix = matrices[0]
+        self._matrices = matrices
+
+    def __len__(self) -> int:
+        return len(self._matrices)
+
+    def __getitem__(self, index: int) -> Matrix:  # type: ignore[override]
+        return self.first if index == 0 else self._matrices[index]
+
+
+def _fit(expert: Matrix, wide: Matrix) -> bool:
+    """Whether parts of the matrix of shared experts may be stored with an expert's matrix."""
+    if isinstance(expert, Tensor) or isinstance(wide, Tensor):
+        return isinstance(expert, Tensor) and isinstance(wide, Tensor)
+    inputs = expert.num_inputs
+    return expert.format is wide.format and (
+        inputs == wide.num_inputs or inputs % expert.format.block.inputs == 0
+    )
 
 
 def _joined(first: Each, second: Each) -> Matrices:

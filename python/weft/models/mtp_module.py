@@ -29,6 +29,7 @@ from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.packing import PackingThreads
+from weft.ops.quantized import Matrix
 from weft.ops.rows import copy_rows_, join_norms
 from weft.registry import MODELS, load
 
@@ -63,7 +64,7 @@ class MtpModule:
 
     def __call__(
         self,
-        embedding: Tensor | Linear,
+        embedding: Matrix | Linear,
         tokens: Tensor,
         hidden: Tensor,
         rows: Rows,
@@ -139,11 +140,11 @@ class MtpModules:
                     weights.finish(prefix)
         return cls(config, modules, layout, target)
 
-    def allocate_kv(self, num_pages: int, page_size: int) -> PagedKV:
-        """Allocate KV with one layer per module."""
+    def allocate_kv(self, num_pages: int, page_size: int, dtype: torch.dtype | None = None) -> PagedKV:
+        """Allocate KV with one layer per module, in `dtype` (default: that of activations)."""
         # A module's layer has attention without a window, whatever the target's layers have.
         memories = [LayerMemory(self.config.pages)] * len(self.modules)
-        return PagedKV(memories, num_pages, page_size, self.dtype, self.device)
+        return PagedKV(memories, num_pages, page_size, dtype or self.dtype, self.device)
 
     def combine(self, aux: Tensor, live: Tensor | None = None) -> Tensor:
         """The hidden states [B, T, H] that the first module reads: `aux` itself."""

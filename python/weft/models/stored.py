@@ -26,7 +26,7 @@ from weft.models.fields import Fields
 from weft.models.gguf.header import read_header
 from weft.models.gguf.names import placed
 from weft.models.quantized.method import Method
-from weft.models.quantized.parse import METHODS, parse_quantization
+from weft.models.quantized.parse import METHODS, parse_quantization, read_model_config
 from weft.runtime.host_memory import MAP_NORESERVE
 
 INDEX, SINGLE, GGUF = "model.safetensors.index.json", "model.safetensors", "model.gguf"
@@ -126,7 +126,7 @@ def count_parameters(directory: Path) -> int:
     """The number of parameters in a directory's weights. Reads only headers. Raises `ModelError`."""
     where = directory / "config.json"
     # A drafter's config may have no place for it.
-    data = read_json(where) if where.exists() else {}
+    data = read_model_config(directory) if where.exists() else {}
     return parameters_of(
         stored_tensors(directory), parse_quantization(Fields(data, str(where)), tuple(METHODS))
     )

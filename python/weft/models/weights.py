@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft import _core
 from weft.core.files import read_json
 from weft.errors import InputError, ModelError
 from weft.models.base import Model
@@ -33,12 +32,12 @@ from weft.models.quantized.ggml import Ggml
 from weft.models.quantized.method import WEIGHT, Blocks, Floats
 from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE
-from weft.models.quantized.parse import KEY, refuse_quantized
+from weft.models.quantized.parse import KEY, read_model_config, refuse_quantized
 from weft.models.stored import DTYPES as STORED_DTYPES
 from weft.models.stored import ONLY_QUANTIZED, MappedFiles, Stored, gguf_file, parameters_of, stored_tensors
-from weft.ops.formats import ACTIVATION_DTYPES, Activations, Format
+from weft.ops.formats import Format
 from weft.ops.huge_pages import converted
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 from weft.ops.quantized import Matrix, Quantized
 from weft.registry import MODELS, load
 from weft.runtime.host_memory import available_bytes
@@ -69,7 +68,8 @@ class Checkpoint:
     The methods `take...` return tensors by name; `finish` raises if some were never taken. On the device "meta", all
     but `take_raw` and `take_small` read only headers, and return tensors without contents. Then `taken` has the names
     in order, `num_bytes` is the memory that the tensors will need on a device, and `matrix_dtypes` and
-    `matrix_formats` are the dtypes of matrices there and the formats of quantised ones. `like` is such a checkpoint of
+    `matrix_formats` are the dtypes of matrices there and the formats of quantised ones. `num_widened` quantised ones
+    become numbers because no format fits them. `like` is such a checkpoint of
     the same model: its order is the one in which the system reads the files. `progress` is advanced by the bytes of
     each tensor."""
 
@@ -88,6 +88,7 @@ class Checkpoint:
         self.num_bytes = 0
         self.matrix_dtypes: set[torch.dtype] = set()
         self.matrix_formats: set[Format] = set()
+        self.num_widened = 0
         self._progress = progress
         self._stored: Mapping[str, Stored] = like._stored if like is not None else stored_tensors(directory)
         self._left = set(self._stored)
@@ -171,6 +172,7 @@ class Checkpoint:
     def _matrix(self, stored: Blocks | Floats, dequantizes: bool) -> Matrix:
         """A quantised matrix on the model's device. It is dequantised if that is wanted, or if no format fits it."""
         if isinstance(stored, Floats):
+            self.num_widened += not dequantizes
             own = stored.dtype if self.device.type in ("cpu", "meta") else self.config.dtype
             return self._numbers(stored, self.config.weight_dtype or own)
         if dequantizes:
@@ -314,8 +316,6 @@ class Checkpoint:
         config, method = self.config, self.config.quantization
         if method is None and any(other.endswith(_QUANTIZED) for other in self._stored):
             return _NOT_TOLD
-        if method is not None and name.endswith(WEIGHT) and method.packed:
-            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         if name == "lm_head.weight":
             return (
                 "If the output projection shares the embedding's weights, 'tie_word_embeddings' in config.json must "
@@ -332,6 +332,8 @@ class Checkpoint:
                 "config.json or the architecture that it names wants biases ('attention_bias', 'mlp_bias'); get the "
                 "weights and the config.json of one model"
             )
+        if method is not None and method.packed and name.endswith(WEIGHT) and not isinstance(method, Mxfp4):
+            return f"Nor is there {method.codes_name(name)!r}, which {method.title} would have. Get the model again"
         return "Get the model again, its weights and its config.json"
 
     def drop(self, name: str) -> None:
@@ -415,6 +417,7 @@ class WeightsInMemory(Checkpoint):
         self.num_bytes = 0
         self.matrix_dtypes = set()
         self.matrix_formats = set()
+        self.num_widened = 0
         self._progress = None
         wrong = [name for name, tensor in tensors.items() if not isinstance(tensor, Tensor)]
         if wrong:
@@ -500,8 +503,8 @@ def load_model(
     device: str | torch.device = "cpu",
     dtype: str = "auto",
     max_seq_len: int | None = None,
-    like: ModelConfig | None = None,
     activation_dtype: str = "auto",
+    like: ModelConfig | None = None,
 ) -> Model:
     """Load the model of a directory onto `device`, for texts of at most `max_seq_len` tokens (default: unknown).
 
@@ -514,7 +517,8 @@ def load_model(
     directory, device = Path(path), torch.device(device)
     model_class, config = read_config(directory)
     if like is None:
-        config = replace(with_dtype(config, dtype, device), rounding=rounding_on(device, activation_dtype))
+        rounding = activations_named(activation_dtype, device)
+        config = replace(with_dtype(config, dtype, device), rounding=rounding)
     else:
         config = replace(with_dtype_of(config, like, device), rounding=like.rounding)
     config = replace(config, max_seq_len=max_seq_len)
@@ -571,7 +575,7 @@ def model_in_memory(
     model_class, config = parse_config(config_json, f"{where}: config.json")
     config = replace(
         with_dtype(config, dtype, device),
-        rounding=rounding_on(device, activation_dtype),
+        rounding=activations_named(activation_dtype, device),
         max_seq_len=max_seq_len,
     )
     with torch.inference_mode():
@@ -609,26 +613,6 @@ def dtype_name(config: ModelConfig) -> str:
     return next((name for name, dtype in DTYPES.items() if dtype == config.weight_dtype), "auto")
 
 
-def rounding_on(device: torch.device, name: str) -> Activations | None:
-    """How products on `device` round their input rows, by its name in `EngineConfig`; None for "auto". Raises
-    `InputError` if the device can't."""
-    if name == "auto":
-        return None
-    if device.type == "cuda":
-        raise InputError(f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
-    activations = ACTIVATION_DTYPES[name]
-    if activations is Activations.TWO_BFLOAT16 and not _core.can_multiply(Format.BF16, activations):
-        raise InputError(
-            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'"
-        )
-    return activations
-
-
-def activation_dtype_name(config: ModelConfig) -> str:
-    """The name to pass to `load_model` as `activation_dtype`, so that another model rounds as that of `config`."""
-    return next((name for name, value in ACTIVATION_DTYPES.items() if value is config.rounding), "auto")
-
-
 def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoint) -> Model:
     """Make the model. Raises `ModelError` if `weights` holds unused tensors or the model does not fit in memory."""
     if config.tie_word_embeddings:
@@ -653,6 +637,8 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
             f"{weights.directory}: there is no memory for a model of this size: {reason}"
         ) from error
     weights.finish()
+    is_narrow = any(dtype is not torch.float32 for dtype in weights.matrix_dtypes)
+    model.config = replace(model.config, has_narrow_weights=is_narrow)
     return model
 
 
@@ -665,7 +651,7 @@ def read_config(directory: Path) -> tuple[type[Model], ModelConfig]:
             f"{directory}: this is a LoRA adapter (adapter_config.json), not a model; merge it into its base model"
             f"{f' {base}' if isinstance(base, str) else ''} (peft: merge_and_unload), and give the directory of that"
         )
-    model_class, config = parse_config(read_json(where), str(where))
+    model_class, config = parse_config(read_model_config(directory), str(where))
     packed = gguf_file(directory)
     return model_class, config if packed is None else of_gguf(config, packed)
 

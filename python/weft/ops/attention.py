@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
+from weft.ops.cached import CODES, first_scale
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.state_rows import StateRows
 
@@ -125,9 +126,10 @@ NO_WINDOW = Window()
 
 class KVLayer(NamedTuple):
     """The paged keys and values of a layer, and its attention window: `keys` [pages, page_size, Hkv, Dk] and `values`
-    [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values. With `values_in_keys`, no
-    values are stored: a value is the first Dv elements of its key (multi-head latent attention), and `values` begin at
-    the address of `keys`. `weft.models.memory.Pages` makes such views.
+    [pages, page_size, Hkv, Dv], views of one memory. A token has Hkv keys, then Hkv values, and in int8 then their
+    scales (`weft.ops.cached`). With `values_in_keys`, no values are stored: a value is the first Dv elements of its key
+    (multi-head latent attention), and `values` begin at the address of `keys`. `weft.models.memory.Pages` makes such
+    views.
 
     is_windowed: whether the layer's pages are those of `Rows.windowed_table`."""
 
@@ -140,6 +142,9 @@ class KVLayer(NamedTuple):
 
 def attend(qkv: Tensor, layer: KVLayer, rows: Rows, heads: Heads, gate: Tensor | None = None) -> Tensor:
     """Causal attention [N, H * Dv] of the queries in `qkv`. Writes its keys and values to the pages of `layer`.
+
+    Keys and values are rounded to the dtype of the pages when they are written, keys after their norm and rotation.
+    Each query of the call sees them rounded. So the result for a token does not depend on the calls that read its text.
 
     `qkv` is [N, H * Dk + Hkv * Dk + Hkv * Dv]: queries, keys, values; without the values if they are parts of the keys.
     Rotary embedding rotates the adjacent pairs (0, 1), (2, 3), … of a head. The query at position p sees the keys 0..p
@@ -218,19 +223,26 @@ def _attend_cpu(
     first_rotated: int = 0,
     gate: Tensor | None = None,
 ) -> None:
-    is_plain = qkv.dtype is keys.dtype is torch.float32 and (gate is None or gate.dtype is torch.float32)
-    require(is_plain, f"on the CPU qkv, keys and gates are float32; got {qkv.dtype} and {keys.dtype}")
+    is_plain = qkv.dtype is torch.float32 and (gate is None or gate.dtype is torch.float32)
+    require(is_plain, f"on the CPU qkv and gates are float32; got {qkv.dtype}")
+    require(
+        keys.dtype in CODES,
+        f"on the CPU cached keys are {', '.join(str(each).removeprefix('torch.') for each in CODES)}; got {keys.dtype}",
+    )
     _check_rows(qkv, gate)
     page_table = page_table.contiguous()
     _, page_size, num_kv_heads, key_size = keys.shape
+    values_begin = values.data_ptr() - keys.data_ptr()
+    num_numbers = num_kv_heads * (key_size + (values.shape[3] if values_begin else 0))
     rotary_rows, rotary_pairs = (0, 0) if rotary is None else rotary.shape[:2]
     kernel = _core.attend_cpu(
         qkv.data_ptr(), address(rotary), address(q_norm), address(k_norm), address(sink_logits), address(gate),
         keys.data_ptr(), out.data_ptr(), page_table.data_ptr(), base.data_ptr(), address(count), address(starts),
         page_table.shape[0], width, offset, num_heads, num_kv_heads, key_size, values.shape[3], page_size,
-        token_stride(keys), (values.data_ptr() - keys.data_ptr()) // keys.itemsize, page_table.shape[1], rotary_rows,
-        rotary_pairs, first_rotated, normed_heads(q_norm, keys), normed_heads(k_norm, keys), window, sinks,
-        qkv.stride(0), 0 if gate is None else gate.stride(0), eps, scale, softcap, torch.get_num_threads(),
+        CODES[keys.dtype], token_stride(keys) * keys.itemsize, values_begin, first_scale(num_numbers),
+        page_table.shape[1], rotary_rows, rotary_pairs, first_rotated, normed_heads(q_norm, keys),
+        normed_heads(k_norm, keys), window, sinks, qkv.stride(0),
+        0 if gate is None else gate.stride(0), eps, scale, softcap, torch.get_num_threads(),
     )  # fmt: skip
     run_kernel("attend", kernel)
 

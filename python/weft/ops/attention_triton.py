@@ -20,6 +20,10 @@ in `attend_kernel`, a tile is a block of queries of all query heads that share a
 up the row of their tile on the device (`tile_of`). So the grid depends on the number of tokens and the number of rows,
 not on the product of rows and width.
 
+The cache may have another dtype than queries (`weft.ops.cached`). A key or value is rounded when it is written, and
+every query sees it so. Float8 is decoded and encoded by its bits, since GPUs before sm_89 can't convert it. Numbers of
+int8 are multiplied by their scales, and have the queries' dtype in products.
+
 In a call with short and long rows, the long rows go first. A short row may thus attend to keys that a long row writes.
 
 Lengths and pages are read on the device. A row whose first new token is on page 0 pads a batch, and is skipped.
@@ -40,6 +44,7 @@ from torch import Tensor
 
 from weft.ops.activation_triton import tanh
 from weft.ops.attention import normed_heads, token_stride
+from weft.ops.cached import SCALE, as_bytes, first_scale
 from weft.ops.library import require
 from weft.ops.triton_launch import begin, chain_options, counters, let_next_start, wait_for_earlier
 from weft.ops.variants import chosen
@@ -60,7 +65,11 @@ LONG_STAGES = 2
 def attend(*args: Any) -> None:
     """Launch the kernels of `weft.ops.attention.attend`."""
     call = Call(*args)
-    first = call.sizes[0]
+    first, dtype = call.sizes[0], call.keys.dtype
+    require(
+        dtype in (call.qkv.dtype, torch.float8_e4m3fn, torch.int8),
+        f"on CUDA cached keys are {call.qkv.dtype} as qkv, float8_e4m3fn or int8; got {dtype}",
+    )
     require(
         first % 2 == 0 or call.first_rotated + 2 * call.num_pairs <= first,
         f"on CUDA values of {first} elements inside keys can't end within a rotated pair",
@@ -118,6 +127,23 @@ class Call:
     @property
     def values_in_keys(self) -> bool:
         return self.keys.storage_offset() == self.values.storage_offset()
+
+    @property
+    def cache(self) -> Tensor:
+        """The keys, in float8 as bytes."""
+        return as_bytes(self.keys)
+
+    @property
+    def scales(self) -> Tensor | None:
+        """The scales of int8, from those of the first token on; None for other dtypes."""
+        keys = self.keys
+        if keys.dtype is not torch.int8:
+            return None
+        pages, page_size, num_heads, key_size = keys.shape
+        numbers = num_heads * (key_size + (0 if self.values_in_keys else self.values.shape[3]))
+        token = token_stride(keys)
+        tokens = keys.as_strided((pages, page_size, token), (page_size * token, token, 1))
+        return tokens.view(SCALE)[..., first_scale(numbers) // SCALE.itemsize :]
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -224,6 +250,66 @@ def load_heads(at, d, live, D: tl.constexpr, DP: tl.constexpr):
 
 
 @triton.jit
+def from_float8(codes):
+    """The numbers of float8 `codes`, in float32. A float8 is 256 times the float16 with the same bits, but for NaN."""
+    magnitude = (codes & 0x7F).to(tl.int16)
+    bits = (magnitude << 7) | tl.where(magnitude == 0x7F, 0x7E00, 0).to(tl.int16)
+    numbers = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where(codes >= 128, -numbers, numbers)
+
+
+@triton.jit
+def to_float8(numbers):
+    """Numbers rounded to float8, as `narrow` in csrc/kernels/layer/cached.h."""
+    bits = numbers.to(tl.float32).to(tl.int32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    subnormal = (magnitude.to(tl.float32, bitcast=True) + 16384.0).to(tl.int32, bitcast=True) - 0x46800000
+    normal = (magnitude - 0x3C000000 + 0x7FFFF + ((magnitude >> 20) & 1)) >> 20
+    code = tl.where(magnitude < 0x3C800000, subnormal, normal)
+    code = tl.where(magnitude < 0x43E00000, code, tl.where(magnitude > 0x7F800000, 0x7F, 0x7E))
+    return (code | tl.where(bits < 0, 0x80, 0)).to(tl.uint8)
+
+
+@triton.jit
+def from_cache(codes, Scales, at, live, like):
+    """`codes` [R, DP] of a cache as numbers in the dtype of `like`. Those of int8 have their scales at `at` [R], for
+    `live` rows."""
+    if codes.dtype == tl.uint8:
+        heads = from_float8(codes).to(like.dtype)
+    elif codes.dtype == tl.int8:
+        scale = tl.load(Scales + at, mask=live, other=0.0).to(tl.float32)
+        heads = (codes.to(tl.float32) * scale[:, None]).to(like.dtype)
+    else:
+        heads = codes
+    return heads
+
+
+@triton.jit
+def largest_bits(heads):
+    """The bits of the largest magnitude of each row of `heads` [R, DP] in float32, as integers in the same order."""
+    return tl.max(heads.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
+
+
+@triton.jit
+def scale_of(largest):
+    """The int8 scale of rows with the magnitudes `largest` (`largest_bits`), rounded up, or NaN, and its inverse."""
+    step = (largest.to(tl.float32, bitcast=True) * (1.0 / 127.0)).to(tl.int32, bitcast=True)
+    bits = tl.where(largest < 0x7F800000, ((step + 0xFFFF) >> 16) << 16, 0x7FC00000)
+    scale = bits.to(tl.float32, bitcast=True)
+    is_usable = (largest < 0x7F800000) & (scale > 7.888609052210118e-31)
+    return scale, tl.where(is_usable, 1.0 / tl.where(is_usable, scale, 1.0), 0.0)
+
+
+@triton.jit
+def to_int8(heads, factor):
+    """The int8 codes of `heads` [R, DP], whose scales have the inverses `factor` [R]."""
+    numbers = heads.to(tl.float32) * factor[:, None]
+    numbers = tl.where(factor[:, None] == 0.0, 0.0, numbers)
+    whole = (numbers + 12582912.0) - 12582912.0  # to nearest, ties to even
+    return tl.minimum(tl.maximum(whole, -127.0), 127.0).to(tl.int8)
+
+
+@triton.jit
 def sum_squares(heads):
     """The sum of the squares of each head in `heads` [R, DP]."""
     f = heads.to(tl.float32)
@@ -317,9 +403,20 @@ def load_parts(
 
 @triton.jit
 def store_parts(
-    at, heads, rest, live, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
+    at, heads, rest, live, Scales, scale_at, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
 ):  # fmt: skip
-    """Store the parts of `live` heads at the addresses `at` [R, 1]."""
+    """Store the parts of `live` heads at the addresses `at` [R, 1], and in int8 their scales at `scale_at` [R]."""
+    if at.dtype.element_ty == tl.uint8:
+        heads = to_float8(heads)
+        rest = to_float8(rest)
+    elif at.dtype.element_ty == tl.int8:
+        largest = largest_bits(heads)
+        if D2 > 0:
+            largest = tl.maximum(largest, largest_bits(rest))
+        scale, factor = scale_of(largest)
+        tl.store(Scales + scale_at, scale.to(tl.bfloat16), mask=live)
+        heads = to_int8(heads, factor)
+        rest = to_int8(rest, factor)
     d = tl.arange(0, P1)
     tl.store(at + d[None, :], heads, mask=live[:, None] & (d < D1)[None, :])
     if D2 > 0:
@@ -444,7 +541,7 @@ def prefetch_keys(
 
 @triton.jit
 def write_new_keys(
-    Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
+    Cache, Scales, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
     eps, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
     DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr,
@@ -468,13 +565,13 @@ def write_new_keys(
             KHEADS,
         )  # fmt: skip
         entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
+        scale_at = (page * PAGE + n % PAGE) * (TOKEN // 2) + key_head
         # Programs of other blocks write the same values. Each reads its own writes.
-        store_parts(entry + key_head * DK, k, k2, page > 0, D1, P1, D2, P2)
+        store_parts(entry + key_head * DK, k, k2, page > 0, Scales, scale_at, D1, P1, D2, P2)
         if not IN_KEYS:
-            d = tl.arange(0, PV)
-            v = load_heads((source + HKV * DK + key_head * DV)[:, None], d, new, DV, PV)
-            place = entry + HKV * DK + key_head * DV + d[None, :]
-            tl.store(place, v, mask=(page > 0)[:, None] & (d < DV)[None, :])
+            v = load_heads((source + HKV * DK + key_head * DV)[:, None], tl.arange(0, PV), new, DV, PV)
+            place = entry + HKV * DK + key_head * DV
+            store_parts(place, v, v, page > 0, Scales, scale_at + HKV, DV, PV, 0, 0)
         tl.debug_barrier()
 
 
@@ -493,15 +590,15 @@ def attend_first_tile(
     page = tl.load(PageTable + row * num_columns + n // PAGE, mask=new, other=0).to(tl.int64)
     entry = Cache + (((page * PAGE + n % PAGE) * 2 * HKV + key_head) * D)[:, None]
     mask = new[:, None] & (d < D)[None, :]
-    k = tl.load(entry + d[None, :], mask=mask, other=old_k)
-    v = tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v)
+    k = from_cache(tl.load(entry + d[None, :], mask=mask, other=old_k), None, n, new, q)
+    v = from_cache(tl.load(entry + HKV * D + d[None, :], mask=mask, other=old_v), None, n, new, q)
     seen = (n[None, :] <= position[:, None]) & inside[None, :]
     return attend_tile(q, q, k, k, v, seen, scale, cap, m, total, acc, 0, CAPPED)
 
 
 @triton.jit
 def attend_share(
-    q, q2, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
+    q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
     m, total, acc,
     HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr, DV: tl.constexpr,
     PV: tl.constexpr, IN_KEYS: tl.constexpr, CAPPED: tl.constexpr, TOKEN: tl.constexpr, PAGE: tl.constexpr,
@@ -519,13 +616,17 @@ def attend_share(
             inside = n < length
         page = tl.load(PageTable + row * num_columns + n // PAGE, mask=inside, other=0).to(tl.int64)
         entry = Cache + ((page * PAGE + n % PAGE) * TOKEN)[:, None]
+        scale_at = (page * PAGE + n % PAGE) * (TOKEN // 2) + key_head
         k = load_heads(entry + key_head * DK, tl.arange(0, P1), inside, D1, P1)
+        k = from_cache(k, Scales, scale_at, inside, q)
         k2 = k
         if D2 > 0:
             k2 = load_heads(entry + key_head * DK + D1, tl.arange(0, P2), inside, D2, P2)
+            k2 = from_cache(k2, Scales, scale_at, inside, q)
         v = k
         if not IN_KEYS:
             v = load_heads(entry + HKV * DK + key_head * DV, tl.arange(0, PV), inside, DV, PV)
+            v = from_cache(v, Scales, scale_at + HKV, inside, q)
         seen = (n[None, :] <= position[:, None]) & inside[None, :]
         if REACH > 0:
             seen = seen & ((n[None, :] > position[:, None] - REACH) | (n < SINKS)[None, :])
@@ -582,10 +683,11 @@ def join_shares(
     do_not_specialize=[
         *("width", "offset", "num_columns", "num_pages", "num_positions", "eps", "scale", "cap", "gate_row")
     ],
-    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+    do_not_specialize_on_alignment=["Scales", "PageTable", "Base", "Count", "Starts"],
 )
 def attend_few_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, SinkLogits, Gate, Out, Parts, Lse, Counters,
+    QKV, Cache, Scales, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, SinkLogits, Gate, Out, Parts, Lse,
+    Counters,
     eps, scale, cap, width, offset, num_columns, num_pages, num_positions, gate_row,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
     DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr,
@@ -646,7 +748,7 @@ def attend_few_kernel(
         )  # fmt: skip
         position = tl.where(live, tl.minimum(first + token, length - 1), -1)
         write_new_keys(
-            Cache, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
+            Cache, Scales, PageTable, Rotary, KNorm, row_qkv, row, key_head, share, count, first, length,
             eps, num_columns, num_positions, H, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, PAIRS, FROM, KHEADS, WIDE, TOKEN,
             PAGE, BT, BN, SHARES,
         )  # fmt: skip
@@ -664,7 +766,7 @@ def attend_few_kernel(
             )  # fmt: skip
             begin += SHARES * BN
         m, total, acc = attend_share(
-            q, q2, position, Cache, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
+            q, q2, position, Cache, Scales, PageTable, row, key_head, begin, low, hidden, length, scale, cap, num_columns,
             m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, SHARES * BN, STAGES,
             REACH, SINKS,
         )  # fmt: skip
@@ -697,7 +799,7 @@ def attend_few(call: Call, num_rows: int, shares: int | None = None) -> None:
         lse = torch.empty(lines, shares, dtype=torch.float32, device=call.out.device)
         arrived = counters(call.out, num_rows * groups)
     attend_few_kernel[(num_rows, groups, shares)](
-        call.qkv, call.keys, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
+        call.qkv, call.cache, call.scales, call.page_table.contiguous(), call.base, call.count, call.starts, call.rotary,
         call.q_norm, call.k_norm, call.sink_logits, call.gate, call.out, parts, lse, arrived, call.eps,
         *call.score_scales, width, call.offset, columns, pages, call.num_positions, call.gate_row,
         call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, *call.head_constants, call.softcap > 0,
@@ -711,7 +813,7 @@ def how_early(call: Call) -> int:
     """The value of EARLY for `attend_few_kernel`: 0 for no early access to keys, 1 for prefetching, 2 for reading."""
     if call.reach:  # the first tile depends on the new tokens' positions
         return 0
-    if call.values_in_keys or call.keys.shape != call.values.shape:
+    if call.values_in_keys or call.keys.shape != call.values.shape or call.keys.dtype is torch.int8:
         return 0
     early = {"none": 0, "hinted": 1, "read": 2}[chosen().early_keys]
     # Keys that are read early wait in registers, and a tile of larger heads does not fit there. In a call with long
@@ -741,10 +843,10 @@ def squares_kernel(
 
 @triton.jit(
     do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "num_positions", "eps"],
-    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+    do_not_specialize_on_alignment=["Scales", "PageTable", "Base", "Count", "Starts"],
 )
 def rotate_write_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Squares,
+    QKV, Cache, Scales, PageTable, Base, Count, Starts, Rotary, QNorm, KNorm, Squares,
     eps, first_row, num_rows, width, offset, num_columns, num_positions,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
     DV: tl.constexpr, PV: tl.constexpr, PAIRS: tl.constexpr, FROM: tl.constexpr, QHEADS: tl.constexpr,
@@ -775,13 +877,14 @@ def rotate_write_kernel(
                 tokens, head, QNorm, squares, Rotary, position, live, eps, num_positions, BT, D1, P1, D2, P2, PAIRS,
                 FROM, QHEADS,
             )  # fmt: skip
-            store_parts((tokens + head * DK)[:, None], q, q2, live, D1, P1, D2, P2)
+            store_parts((tokens + head * DK)[:, None], q, q2, live, None, token, D1, P1, D2, P2)
     else:
         column = position // PAGE
         page = tl.load(
             PageTable + row * num_columns + column, mask=live & (column < num_columns), other=0
         ).to(tl.int64)
         target = Cache + ((page * PAGE + position % PAGE) * TOKEN)[:, None]
+        scale_at = (page * PAGE + position % PAGE) * (TOKEN // 2) + head - H
         if head < H + HKV:
             if KHEADS > 1:
                 squares = tl.load(Squares + (begin_token + token) * 2 + 1, mask=live, other=0.0)
@@ -789,21 +892,20 @@ def rotate_write_kernel(
                 tokens + H * DK, head - H, KNorm, squares, Rotary, position, live, eps, num_positions, BT, D1, P1, D2,
                 P2, PAIRS, FROM, KHEADS,
             )  # fmt: skip
-            store_parts(target + (head - H) * DK, k, k2, page > 0, D1, P1, D2, P2)
+            store_parts(target + (head - H) * DK, k, k2, page > 0, Scales, scale_at, D1, P1, D2, P2)
         else:
-            d = tl.arange(0, PV)
             place = (head - H - HKV) * DV
-            v = load_heads((tokens + (H + HKV) * DK + place)[:, None], d, live, DV, PV)
-            tl.store(target + HKV * DK + place + d[None, :], v, mask=(page > 0)[:, None] & (d < DV)[None, :])
+            v = load_heads((tokens + (H + HKV) * DK + place)[:, None], tl.arange(0, PV), live, DV, PV)
+            store_parts(target + HKV * DK + place, v, v, page > 0, Scales, scale_at, DV, PV, 0, 0)
 
 
 @triton.jit(
     do_not_specialize=["first_row", "num_rows", "width", "offset", "num_columns", "scale", "cap", "gate_row"],
-    do_not_specialize_on_alignment=["PageTable", "Base", "Count", "Starts"],
+    do_not_specialize_on_alignment=["Scales", "PageTable", "Base", "Count", "Starts"],
 )
 def attend_kernel(
-    QKV, Cache, PageTable, Base, Count, Starts, SinkLogits, Gate, Out, scale, cap, first_row, num_rows, width, offset,
-    num_columns, gate_row,
+    QKV, Cache, Scales, PageTable, Base, Count, Starts, SinkLogits, Gate, Out, scale, cap, first_row, num_rows, width,
+    offset, num_columns, gate_row,
     H: tl.constexpr, HKV: tl.constexpr, D1: tl.constexpr, P1: tl.constexpr, D2: tl.constexpr, P2: tl.constexpr,
     DV: tl.constexpr, PV: tl.constexpr, IN_KEYS: tl.constexpr, CAPPED: tl.constexpr, WIDE: tl.constexpr,
     TOKEN: tl.constexpr, PAGE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
@@ -837,7 +939,7 @@ def attend_kernel(
         low = tl.maximum(tl.minimum(first + number * BM // G, length - 1) - REACH + 1, 0)
         hidden = hidden_keys(low, 0, BN, BN, SINKS)
     m, total, acc = attend_share(
-        q, q2, position, Cache, PageTable, row, key_head, 0, low, hidden, length, scale, cap, num_columns,
+        q, q2, position, Cache, Scales, PageTable, row, key_head, 0, low, hidden, length, scale, cap, num_columns,
         m, total, acc, HKV, D1, P1, D2, P2, DV, PV, IN_KEYS, CAPPED, TOKEN, PAGE, BN, BN, STAGES, REACH, SINKS,
     )  # fmt: skip
     acc = acc / tl.where(total > 0, total, 1.0)[:, None]
@@ -857,14 +959,15 @@ def attend_long(call: Call, first_row: int = 0) -> None:
     squares = sum_squares_of_heads(call)
     tiles = num_tiles(call, num_rows, LONG_TOKENS, 1)
     rotate_write_kernel[(tiles, call.num_heads + num_kv_heads * (1 if call.values_in_keys else 2))](
-        call.qkv, call.keys, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm, squares,
+        call.qkv, call.cache, call.scales, table, call.base, call.count, call.starts, call.rotary, call.q_norm, call.k_norm, squares,
         call.eps, first_row, num_rows, call.width, call.offset, columns, call.num_positions,
         call.num_heads, num_kv_heads, *call.sizes, *call.head_constants, call.qkv.stride(0), token_stride(call.keys),
         page, LONG_TOKENS, most_rows, **chain, num_warps=8 if call.row_bytes >= 512 else 4,
     )  # fmt: skip
     queries, keys = choose_block(call.row_bytes)
     attend_kernel[(num_tiles(call, num_rows, queries, group), num_kv_heads)](
-        call.qkv, call.keys, table, call.base, call.count, call.starts, call.sink_logits, call.gate, call.out,
+        call.qkv, call.cache, call.scales, table, call.base, call.count, call.starts, call.sink_logits, call.gate,
+        call.out,
         *call.score_scales, first_row, num_rows, call.width, call.offset, columns, call.gate_row,
         call.num_heads, num_kv_heads, *call.sizes, call.values_in_keys, call.softcap > 0, call.qkv.stride(0),
         token_stride(call.keys), page, queries, keys, LONG_STAGES, call.reach, call.sinks,

@@ -32,6 +32,7 @@ class Experts:
         sequence of E matrices, which are read one after another: a lazy sequence need not hold two of them. They may
         be quantised; all gates have one format, as have all ups and all downs.
     gate_bias, up_bias: [E, I], down_bias: [E, H], or None. An MLP with gates has both of the first two, or none.
+    first: the index of the first expert. An index outside [first, first + E) adds nothing.
     dtype: of the stored dense weights; by default that of the given ones.
     activations: as in `Linear`.
     """
@@ -46,6 +47,7 @@ class Experts:
         gate_bias: Tensor | None = None,
         up_bias: Tensor | None = None,
         down_bias: Tensor | None = None,
+        first: int = 0,
         dtype: torch.dtype | None = None,
         activations: Activations | None = None,
     ) -> None:
@@ -57,7 +59,7 @@ class Experts:
             dtype is None or dtype in DTYPE_CODES, f"weights are float32, float16 or bfloat16, not {dtype}"
         )
         require(len(up) > 0, "there must be at least one expert")
-        self.activation, self.gated = activation, gate is not None
+        self.activation, self.gated, self.first = activation, gate is not None, first
         ups = [up] if gate is None else [gate, up]
         self.up, (self.inner, self.num_inputs) = _packed(ups, dtype, activations)
         self.down, (self.num_outputs, inner) = _packed([down], dtype, activations)
@@ -90,7 +92,7 @@ class Experts:
     ) -> Tensor:
         """The results [N, H] for `x` [N, H]: a new tensor or `out`, which is not `x`.
 
-        index: int64 [N, k], the experts of each row; an index outside [0, E) adds nothing. weights: float32 [N, k].
+        index: int64 [N, k], the experts of each row. weights: float32 [N, k].
         live: int64 [1], the number of live rows; the others are neither read nor written. residual: [N, H], added to
         the sum; it may be `out`. The last dimensions are contiguous.
         """
@@ -101,6 +103,7 @@ class Experts:
         _EXPERTS(
             x, index, weights, *self.up, *self.down, self.up_bias, self.down_bias, self.num_experts, self.inner,
             self.gated, int(act.function), act.slope, act.limit, act.shift, out, live, residual,
+            self.first,
         )  # fmt: skip
         return out
 
@@ -154,6 +157,7 @@ class _Store:
         num_outputs, num_inputs = first[0].shape
         device = first[0].device
         self.formats = [format_of(matrix) for matrix in first]
+        self.dtypes = [matrix.dtype if isinstance(matrix, Tensor) else None for matrix in first]
         chosen = activations_of(self.formats, device, wanted)
         if device.type != "cpu":
             dtype = next(matrix.dtype for matrix in first if isinstance(matrix, Tensor))
@@ -181,6 +185,7 @@ class _Store:
                 dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
                 torch.cat(dense, out=memory[expert])
             return
+        matrices = [_stored(matrix, dtype) for matrix, dtype in zip(matrices, self.dtypes, strict=True)]
         formats = [format_of(matrix) for matrix in matrices]
         require(
             formats == self.formats,
@@ -218,6 +223,7 @@ def _experts_cpu(
     out: Tensor,
     live: Tensor | None = None,
     residual: Tensor | None = None,
+    first: int = 0,
 ) -> None:
     require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out, residual)
@@ -226,6 +232,7 @@ def _experts_cpu(
         down.data_ptr(), down_parts, down_activations, address(up_bias), address(down_bias), gated, function, slope,
         limit, shift, x.shape[0], x.shape[1], inner, num_experts, index.shape[1], x.stride(0), out.stride(0),
         torch.get_num_threads(), address(live), address(residual), 0 if residual is None else residual.stride(0),
+        first,
     )  # fmt: skip
     run_kernel("experts", kernel)
 
@@ -271,6 +278,7 @@ def _experts_cuda(
     out: Tensor,
     live: Tensor | None = None,
     residual: Tensor | None = None,
+    first: int = 0,
 ) -> None:
     dense = [memory.dtype for memory, parts in ((up, up_parts), (down, down_parts)) if not parts]
     require(
@@ -281,7 +289,7 @@ def _experts_cuda(
     with device_of(x):
         triton_kernels("experts_triton").experts(
             x,
-            index,
+            index - first if first else index,
             weights,
             stored_parts(up, up_parts, num_experts, x.shape[1]),
             stored_parts(down, down_parts, num_experts, inner),
@@ -302,7 +310,7 @@ _EXPERTS = register(
     "experts(Tensor x, Tensor index, Tensor weights, Tensor up, int[] up_parts, int up_activations, Tensor down,"
     " int[] down_parts, int down_activations, Tensor? up_bias, Tensor? down_bias, int num_experts, int inner,"
     " bool gated, int function, float slope, float limit, float shift, Tensor(a!) out, Tensor? live=None,"
-    " Tensor? residual=None) -> ()",
+    " Tensor? residual=None, int first=0) -> ()",
     cpu=_experts_cpu,
     cuda=_experts_cuda,
 )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft import _core
-from weft.ops.formats import DENSE_FORMATS, Activations, Format
+from weft.ops.formats import ACTIVATION_DTYPES, DENSE_FORMATS, Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import require
 from weft.ops.quantized import Matrix, Quantized, row_sizes
@@ -83,6 +83,21 @@ def activations_of(
     # Float32 and float16 have more digits than a row in bfloat16.
     is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
     return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+
+
+def activations_named(name: str, device: torch.device) -> Activations | None:
+    """How the products of a model on `device` round their input rows, for the name that a user gives; None for "auto".
+    Raises `InputError` if the device can't."""
+    if name == "auto":
+        return None
+    require(device.type != "cuda", f"activation_dtype is {name!r}, but it is for a CPU; leave it out")
+    activations = ACTIVATION_DTYPES[name]
+    if activations is Activations.TWO_BFLOAT16:
+        require(
+            _core.can_multiply(Format.BF16, activations),
+            f"activation_dtype is {name!r}, which needs a processor with AMX; give 'float32' or 'bfloat16'",
+        )
+    return activations
 
 
 class PackingThreads:

@@ -17,6 +17,7 @@ from weft.engine.build import check_beam_width, state_sizes
 from weft.engine.kv.size import DeviceMemory, pages_in_memory
 from weft.errors import InputError, WeftError
 from weft.grammar.compile.compiler import GuideCompiler
+from weft.models.config import cache_dtype
 from weft.models.states import state_bytes
 from weft.models.stored import count_parameters
 from weft.models.weights import read_config
@@ -48,7 +49,7 @@ class CheckedModel:
     @property
     def page_bytes(self) -> int:
         """Bytes of a page of keys and values, without the drafter's."""
-        return self.facts.token_bytes * self.engine.page_size
+        return self.facts.token_bytes(self.engine.kv_cache_dtype) * self.engine.page_size
 
     @property
     def kv_bytes(self) -> int:
@@ -132,6 +133,7 @@ def _check(config: ServedModelConfig) -> CheckedModel:
         drafts = config.speculation.max_draft_tokens
         engine = config.engine.resolved(model.max_position_embeddings, drafts, device.type, model.has_states)
         check_beam_width(engine.max_beam_width, config.speculation, engine)
+        cache_dtype(model, device, engine.kv_cache_dtype)
     faults.check()
     assert facts is not None
     return CheckedModel(config, facts, engine, drafter_count, bool(drafter_paths))

@@ -27,7 +27,8 @@ from weft.tokenizer.tokenizer import Tokenizer
 class DrafterContext:
     """The arguments of a drafter's `load`. `speculation.max_draft_tokens` is K, the largest number of drafts. Per-slot
     state needs `num_slots` + 1 rows; padding rows use the last one. `tokenizer` is the target's tokenizer or a
-    `Vocabulary` (default: the tokenizer in the target's directory)."""
+    `Vocabulary` (default: the tokenizer in the target's directory). `kv_dtype` is the dtype of cached keys and values
+    (default: that of activations)."""
 
     speculation: Speculation
     model_path: Path
@@ -37,6 +38,7 @@ class DrafterContext:
     page_size: int
     max_seq_len: int
     tokenizer: Tokenizer | Vocabulary | None = None
+    kv_dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class DraftModel:
                 f"{path}: {model.config.architecture} has recurrent layers, and a draft model must have none; use "
                 "another one with the same tokenizer"
             )
-        kv = PagedKV.for_model(model, context.num_pages, context.page_size)
+        kv = PagedKV.for_model(model, context.num_pages, context.page_size, dtype=context.kv_dtype)
         return cls(model, kv, target.config.vocab_size)
 
     def draft_buffers(self, batch: int) -> ModelBuffers:

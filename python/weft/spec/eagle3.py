@@ -34,4 +34,4 @@ class Eagle3(RecurrentDrafter):
         """Load the head from `speculation.path`, or from `eagle3/` in the model directory. Raises `ModelError`."""
         path = cls.find(context.speculation, context.model_path, context.target.config)
         head = Eagle3Head.load(path, context.target)
-        return cls(head, head.allocate_kv(context.num_pages, context.page_size))
+        return cls(head, head.allocate_kv(context.num_pages, context.page_size, context.kv_dtype))

@@ -64,7 +64,7 @@ class Mtp(RecurrentDrafter):
         """
         path = cls.find(context.speculation, context.model_path, context.target.config)
         modules = MtpModules.load(path, context.target)
-        kv = modules.allocate_kv(context.num_pages, context.page_size)
+        kv = modules.allocate_kv(context.num_pages, context.page_size, context.kv_dtype)
         count, drafts = len(modules.modules), context.speculation.max_draft_tokens
         if count == 1:
             return cls(modules, kv)

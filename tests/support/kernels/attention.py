@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from support.kernels.cached import narrowed
 from weft.models.memory import Pages
 from weft.models.rope import Rope
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, Window
+from weft.ops.cached import CACHED
 
 Attend = Callable[[Tensor, KVLayer, Rows, Heads, Tensor | None], Tensor]
 
@@ -24,7 +26,8 @@ class Case:
     `value_dim` (default: as many), or they are the first `value_dim` of the keys, if `in_keys`. `pairs` is the number
     of rotated pairs (default: all), from dimension `first` on; 0 means no rotation. `logits`: whether heads have sink
     logits. `joint`: norms are over all heads of a token, with weights in float32. `gated`: results have gates.
-    `apart`: tokens lie apart in memory, with NaN between them."""
+    `apart`: tokens lie apart in memory, with NaN between them. `cached` is the dtype of the cache by its name (default:
+    `dtype`)."""
 
     lengths: tuple[int, ...]
     width: int = 0
@@ -47,6 +50,7 @@ class Case:
     joint: bool = False
     gated: bool = False
     apart: bool = False
+    cached: str = ""
 
     def __str__(self) -> str:
         kind = f"t{'+'.join(map(str, self.widths)) or self.width}"
@@ -57,6 +61,7 @@ class Case:
         parts += [f"from{self.first}"] if self.first else []
         parts += [f"c{self.softcap:g}"] if self.softcap else []
         marks = {"l": self.logits, "n": self.norm, "j": self.joint, "g": self.gated, "a": self.apart}
+        parts += [self.cached] if self.cached else []
         return "-".join(map(str, parts + [mark for mark, is_set in marks.items() if is_set]))
 
     @property
@@ -185,6 +190,9 @@ class Inputs:
         self.layer = case.memory.of(self.cache)
         for row, (length, count) in enumerate(zip(case.lengths, case.counts, strict=True)):
             self.write(self.cache, row, 0, length - count)
+        if case.cached:
+            self.cache = narrowed(case.memory, self.cache, CACHED[case.cached])
+            self.layer = case.memory.of(self.cache)
 
     def _widths(self) -> tuple[int, int, int]:
         """Return the numbers of elements of a token's queries, keys and values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from weft.models.eagle3_head import Eagle3Head
 from weft.models.rope import Llama3Scaling, Rope
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
+from weft.ops.formats import Activations
+from weft.ops.linear import Linear
 from weft.spec.base import DrafterContext
 from weft.spec.eagle3 import Eagle3
 
@@ -177,6 +180,16 @@ def test_prefill_then_drafting_matches_a_plain_head(directory: Path, target: Mod
                 torch.testing.assert_close(head.logits(x[:, -1])[row], want_logits[-1], atol=1e-4, rtol=1e-4)
             wanted_features = torch.cat((wanted_features, x[:, -1:]), 1)
             x = read(tokens[:, step : step + 1], x[:, -1:], step)
+
+
+@pytest.mark.parametrize("rounding", [Activations.FLOAT32, Activations.BFLOAT16])
+def test_its_products_round_rows_as_the_targets(
+    rounding: Activations, directory: Path, target: Model
+) -> None:
+    target.config = replace(target.config, weight_dtype=torch.bfloat16, rounding=rounding)
+    head, aux = Eagle3Head.load(directory, target), torch.randn(2, 3, 3 * H)
+    product = Linear(head_tensors()["fc.weight"].bfloat16(), activations=rounding)
+    assert torch.equal(head.combine(aux).flatten(0, 1), product(aux.flatten(0, 1)))
 
 
 def test_what_a_head_says_of_itself(directory: Path, target: Model) -> None:

@@ -15,6 +15,8 @@ from weft.errors import ModelError
 from weft.models.generic.calls import NAME, Calls
 from weft.models.generic.experts import pack_experts
 from weft.ops.activation import Activation, Function
+from weft.ops.formats import DENSE_FORMATS, Activations
+from weft.ops.packing import PackingThreads
 
 HIDDEN, EXPERTS, INNER = 48, 8, 40
 SILU = Activation(Function.SILU)
@@ -86,13 +88,14 @@ def test_values_are_transformers(
             if not key.endswith("bias"):
                 parameter.copy_(parameter.to(dtype))
     expected = [run(module, "eager", rows) for rows in (1, 9, 40)]
-    packed = pack_experts(module, dtype)
-    assert packed.activation == activation and packed.up.memory.dtype is (dtype or torch.float32)
+    with PackingThreads(Activations.FLOAT32):
+        packed = pack_experts(module, dtype)
+    assert packed.activation == activation
+    assert packed.up.parts[0] is DENSE_FORMATS[dtype or torch.float32]
     assert not list(module.parameters())
     for rows, values in zip((1, 9, 40), expected, strict=True):
-        tolerance = 1e-4 if dtype else 1e-5
         scale = values.abs().max()
-        torch.testing.assert_close(run(module, NAME, rows) / scale, values / scale, rtol=0, atol=tolerance)
+        torch.testing.assert_close(run(module, NAME, rows) / scale, values / scale, rtol=0, atol=1e-5)
 
 
 def test_rows_that_are_not_live_are_left_out() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,13 +19,13 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from weft.client.model_facts import ModelFacts
 from weft.errors import ModelError
-from weft.models import mxfp4
 from weft.models.base import Model, PagedKV
+from weft.models.quantized import mxfp4
 from weft.models.stored import count_parameters
-from weft.models.weights import load_model, model_in_memory, read_config
+from weft.models.weights import WeightsInMemory, load_model, model_in_memory, parse_config, read_config
 from weft.ops.attention import Rows
-from weft.ops.mxfp4 import widened
 from weft.ops.packing import MAX_THREADS
+from weft.ops.quantized import Quantized
 
 LAYERS, EXPERTS, HIDDEN, INNER = 2, 5, 64, 96
 PUBLISHED: dict[str, Any] = {
@@ -71,6 +73,10 @@ PUBLISHED: dict[str, Any] = {
 """The keys of openai/gpt-oss-20b that matter here, with smaller sizes. It does not name a dtype."""
 
 
+class Memory(bytearray):
+    """The memory of a tensor, to which there may be weak references."""
+
+
 def write(directory: Path, **changes: Any) -> dict[str, Tensor]:
     """Write a random checkpoint in the published format. Returns its tensors."""
     config = {**PUBLISHED, **changes}
@@ -105,33 +111,36 @@ def logits(model: Model, tokens: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def test_numbers_are_those_of_transformers_bit_by_bit() -> None:
+def numbers(blocks: Tensor, scales: Tensor) -> Tensor:
+    """The numbers of a matrix of `blocks` [out, in / 32, 16], bfloat16, as weft reads them."""
+    config = parse_config(PUBLISHED, "config.json")[1]
+    tensors = {"experts_blocks": blocks[None], "experts_scales": scales[None]}
+    source = WeightsInMemory(tensors, config, torch.device("cpu"), Path("here"))
+    matrix = source.take_matrices("experts", 1, len(scales), 32 * scales.shape[1])[0]
+    assert isinstance(matrix, Quantized)
+    return matrix.dequantized(torch.bfloat16)
+
+
+def test_numbers_are_those_of_transformers() -> None:
     """All bytes with all factors. transformers returns a matrix of 32 G rows for each [out, G, 16]."""
-    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(255, 16, 16)
-    scales = torch.arange(255, dtype=torch.uint8)[:, None].expand(255, 16)
-    wide = (
-        torch.stack((blocks, torch.full_like(blocks, 7)), 1),
-        torch.stack((scales, torch.zeros_like(scales)), 1),
-    )
-    got = widened(*(part[:, 0] for part in wide))  # rows are apart
-    wanted = convert_moe_packed_tensors(blocks[None], scales[None])[0].t().contiguous()
-    assert got.dtype is wanted.dtype is torch.bfloat16
-    assert got.shape == (255, 512)
-    assert torch.equal(got.view(torch.int16), wanted.view(torch.int16))
+    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(255, 16, 16).contiguous()
+    scales = torch.arange(255, dtype=torch.uint8)[:, None].expand(255, 16).contiguous()
+    wanted = convert_moe_packed_tensors(blocks[None], scales[None])[0].t()
+    assert torch.equal(numbers(blocks, scales), wanted)
 
 
 def test_numbers_have_their_meaning() -> None:
     nibbles = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
     block = torch.tensor([[0x10 + 0x22 * i for i in range(7)] + [0xFE, *[0x0F] * 8]], dtype=torch.uint8)
-    (first,) = widened(block[None], torch.tensor([[129]], dtype=torch.uint8))
+    (first,) = numbers(block[None], torch.tensor([[129]], dtype=torch.uint8))
     assert first.tolist() == [4 * value for value in [*nibbles, *[-6.0, 0.0] * 8]]
-    assert widened(block[None], torch.tensor([[255]], dtype=torch.uint8)).isnan().all()
+    assert numbers(block[None], torch.tensor([[255]], dtype=torch.uint8)).isnan().all()
 
 
 def test_a_published_checkpoint_gives_the_logits_of_transformers(tmp_path: Path) -> None:
     write(tmp_path)
     assert read_config(tmp_path)[1].dtype is torch.bfloat16
-    model = load_model(tmp_path)
+    model = load_model(tmp_path, activation_dtype="float32")
     assert model.config.why_generic == ""
     plain = transformers.Mxfp4Config(dequantize=True)
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
@@ -147,33 +156,32 @@ def test_a_published_checkpoint_gives_the_logits_of_transformers(tmp_path: Path)
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_weights_are_those_of_a_checkpoint_in_16_bits(dtype: str, tmp_path: Path) -> None:
     tensors = write(tmp_path)
-    model = load_model(tmp_path, dtype=dtype)
+    model = load_model(tmp_path, dtype=dtype, activation_dtype="float32")
     for name in [name for name in tensors if name.endswith("_blocks")]:
         whole = name.removesuffix("_blocks")
         tensors[whole] = convert_moe_packed_tensors(tensors.pop(name), tensors.pop(f"{whole}_scales"))
     plain = {key: value for key, value in PUBLISHED.items() if key != "quantization_config"}
-    other = model_in_memory(tensors, {**plain, "dtype": "bfloat16"}, dtype=dtype)
+    data = {**plain, "dtype": "bfloat16"}
+    other = model_in_memory(tensors, data, dtype=dtype, activation_dtype="float32")
     tokens = torch.randint(101, (50,))
     assert torch.equal(logits(model, tokens), logits(other, tokens))
 
 
 def test_few_matrices_are_in_memory_twice(tmp_path: Path) -> None:
-    """Each is converted once, and is gone after it is packed."""
+    """The blocks of each are made once, and are gone after they are packed."""
     write(tmp_path, num_local_experts=60)
-    made: list[weakref.ref[Tensor]] = []
+    made: list[weakref.ref[Memory]] = []
     alive = []
 
-    def noted(blocks: Tensor, scales: Tensor) -> Tensor:
-        result = widened(blocks, scales)
-        made.append(weakref.ref(result))
+    def noted(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        memory = Memory(prod(shape))
+        made.append(weakref.ref(memory))
         alive.append(sum(each() is not None for each in made))
-        return result
+        return torch.frombuffer(memory, dtype=dtype).view(*shape)
 
-    with patch.object(mxfp4, "widened", noted):
+    with patch.object(mxfp4, "temporary", noted):
         load_model(tmp_path)
-    assert len(made) == 2 * LAYERS * 60 * 3, (
-        "gates, ups and downs of the model without contents and of the other"
-    )
+    assert len(made) == LAYERS * 60 * 2, "gates with ups, and downs"
     assert max(alive) <= 2 * MAX_THREADS + 2
 
 
@@ -184,19 +192,22 @@ def test_parameters_and_bytes_are_counted(tmp_path: Path) -> None:
     assert count_parameters(tmp_path) == experts + others
     facts = ModelFacts.read(tmp_path, torch.device("cuda"))
     assert facts.headers.num_parameters == experts + others
-    assert facts.weight_bytes == 2 * (experts + others)
-    assert facts.weight_dtypes == "bfloat16"
+    assert facts.weight_bytes == experts // 32 * 17 + 2 * others
+    assert facts.weight_dtypes == "MXFP4 and bfloat16"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quantization_config": {"quant_method": "awq"}}, "says 'awq': quantised checkpoints"),
+        (
+            {"quantization_config": {"quant_method": "awq"}},
+            "is quantised with 'awq', which weft does not read for this architecture",
+        ),
         (
             {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}},
             "weft loads checkpoints with only experts in MXFP4",
         ),
-        ({"architectures": ["LlamaForCausalLM"]}, "says 'mxfp4': quantised checkpoints"),
+        ({"architectures": ["LlamaForCausalLM"]}, "is quantised with 'mxfp4', which weft does not"),
         ({"num_local_experts": 6}, "'model.layers.0.mlp.router.weight' has shape"),
         ({"num_hidden_layers": 3, "layer_types": None}, "the weights have no layer 2"),
     ],
@@ -210,5 +221,5 @@ def test_other_checkpoints_are_refused(changes: dict[str, Any], message: str, tm
 
 def test_rows_must_be_whole_blocks(tmp_path: Path) -> None:
     write(tmp_path, intermediate_size=80)
-    with pytest.raises(ModelError, match=r"wants rows of 80 numbers .*down_proj.* MXFP4 has blocks of 32"):
+    with pytest.raises(ModelError, match=r"down_proj' has rows of 80 numbers .* MXFP4 has blocks of 32"):
         load_model(tmp_path)

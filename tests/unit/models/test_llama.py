@@ -420,7 +420,7 @@ def test_weights_of_16_bits_are_rounded_and_nothing_else_is(case: str, dtype: st
     oracle = save_oracle(case, tmp_path)
     for parameter in oracle.parameters():
         parameter.data = parameter.data.to(getattr(torch, dtype)).float()
-    requests = Requests(load_model(tmp_path, dtype=dtype), [40])
+    requests = Requests(load_model(tmp_path, dtype=dtype, activation_dtype="float32"), [40])
     wanted = oracle_logits(oracle, requests.tokens[0])
     for start, width in ((0, 30), (30, 1), (31, 4)):
         got, _ = requests.read([0], [start], width)

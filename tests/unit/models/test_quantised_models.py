@@ -15,7 +15,9 @@ from torch import Tensor
 
 from support.families import save, small_settings
 from support.quantised import CASES, Case, quantise
+from weft.client.model_facts import ModelFacts, weights_line
 from weft.models.base import Model, PagedKV
+from weft.models.stored import count_parameters
 from weft.models.weights import load_model
 from weft.ops.attention import Rows
 
@@ -101,3 +103,66 @@ def test_dequantised_logits_are_those_of_transformers(family: str, name: str, tm
         wanted = oracle(tokens[None]).logits[0]
     limit = 1e-4 * float(wanted.abs().max())
     torch.testing.assert_close(logits(model, tokens), wanted, atol=limit, rtol=0)
+
+
+@pytest.mark.parametrize(("family", "name"), [pair for pair in PAIRS if not pair[1].endswith("mixed")])
+def test_quantised_matrices_give_the_bits_of_their_numbers(family: str, name: str, tmp_path: Path) -> None:
+    """With rows that are not rounded, products are those of the dequantised matrices."""
+    write(family, CASES[name], tmp_path)
+    tokens = torch.randint(90, (30,))
+    quantised = load_model(tmp_path, activation_dtype="float32")
+    dequantised = load_model(tmp_path, dtype="float32", activation_dtype="float32")
+    assert torch.equal(logits(quantised, tokens), logits(dequantised, tokens))
+
+
+@pytest.mark.parametrize(("family", "name"), PAIRS)
+def test_rounded_rows_change_logits_little(family: str, name: str, tmp_path: Path) -> None:
+    write(family, CASES[name], tmp_path)
+    tokens = torch.randint(90, (30,))
+    got, wanted = logits(load_model(tmp_path), tokens), logits(load_model(tmp_path, dtype="float32"), tokens)
+    error = float((got - wanted).norm() / wanted.norm())
+    assert error < 0.05, error
+
+
+def test_facts_count_numbers_and_bytes(tmp_path: Path) -> None:
+    write("llama", CASES["gptq-mixed"], tmp_path)
+    facts = ModelFacts.read(tmp_path, torch.device("cpu"))
+    dense = ModelFacts.read(tmp_path / "dense", torch.device("cpu"))
+    assert facts.headers.num_parameters == dense.headers.num_parameters == count_parameters(tmp_path)
+    assert facts.weight_dtypes == "float16 and float32"
+    assert "; 14 quantised matrices take 16 bits, because their groups are in no order" in weights_line(facts)
+    assert "no order" not in weights_line(dense)
+
+
+def test_bytes_in_memory_are_those_of_blocks(tmp_path: Path) -> None:
+    write("llama", CASES["awq-128"], tmp_path)
+    facts = ModelFacts.read(tmp_path, torch.device("cpu"))
+    dense = ModelFacts.read(tmp_path / "dense", torch.device("cpu"))
+    in_layers = sum(
+        tensor.numel()
+        for name, tensor in load_file(tmp_path / "dense" / "model.safetensors").items()
+        if tensor.dim() == 2 and not KEPT.search(name.removesuffix(".weight"))
+    )
+    assert dense.weight_bytes - facts.weight_bytes == 4 * in_layers - in_layers // 128 * 72
+    assert facts.weight_dtypes == "INT4_128 and float32"
+
+
+def test_modelopts_settings_may_have_a_file_of_their_own(tmp_path: Path) -> None:
+    case = CASES["fp8-modelopt"]
+    oracle = write("llama", case, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    }
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(settings))
+    tokens = torch.randint(90, (30,))
+    with torch.no_grad():
+        wanted = oracle(tokens[None]).logits[0]
+    limit = 1e-4 * float(wanted.abs().max())
+    torch.testing.assert_close(
+        logits(load_model(tmp_path, dtype="float32"), tokens), wanted, atol=limit, rtol=0
+    )
+    assert count_parameters(tmp_path) == count_parameters(tmp_path / "dense")

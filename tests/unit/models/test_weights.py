@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from support.engine.random_model import random_model
+from weft import _core
 from weft.config import package_model_path
 from weft.core.request import OWN_NAMES
 from weft.engine.admission import can_grow, shorten
@@ -36,7 +37,8 @@ from weft.models.weights import (
 )
 from weft.ops import packing
 from weft.ops.attention import Rows
-from weft.ops.formats import Format
+from weft.ops.formats import Activations, Format
+from weft.ops.linear import Linear
 from weft.ops.rows import embed
 
 CONFIG: dict[str, Any] = {
@@ -147,6 +149,28 @@ def test_elsewhere_the_dtype_is_that_of_everything(key: str) -> None:
         assert config.dtype == config.weight_dtype == wanted
 
 
+def test_products_round_rows_as_is_chosen(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit_weights(checkpoint, lambda t: t.update({k: v.bfloat16() for k, v in t.items()}))
+
+    def chosen(model: Model) -> Activations:
+        layer = model.layers[0]  # type: ignore[attr-defined]
+        assert isinstance(layer.mlp.up, Linear)
+        return layer.mlp.up.packed.activations
+
+    exact = load_model(checkpoint, activation_dtype="float32")
+    rounds = load_model(checkpoint, activation_dtype="bfloat16")
+    assert chosen(exact) is Activations.FLOAT32 and chosen(rounds) is Activations.BFLOAT16
+    assert not torch.equal(logits(rounds), logits(exact))
+    assert torch.equal(logits(load_model(checkpoint, dtype="float32")), logits(exact))
+    torch.testing.assert_close(logits(rounds), logits(exact), rtol=0.05, atol=0.05)
+    # Matrices in float16 have more digits.
+    half = load_model(checkpoint, dtype="float16", activation_dtype="bfloat16")
+    assert chosen(half) is Activations.FLOAT32
+    for is_fast, wanted in ((True, Activations.BFLOAT16), (False, Activations.FLOAT32)):
+        monkeypatch.setattr(_core, "has_fast_bfloat16", lambda is_fast=is_fast: is_fast)
+        assert chosen(load_model(checkpoint)) is wanted
+
+
 def test_a_dtype_that_is_none_is_refused(checkpoint: Path) -> None:
     with pytest.raises(ModelError, match="dtype 'int8' is none of"):
         load_model(checkpoint, dtype="int8")
@@ -236,11 +260,12 @@ def test_what_a_config_says_wrongly_is_named(kind: str, checkpoint: Path) -> Non
 
 
 def test_quantised_checkpoints_are_refused_for_transformers_code(checkpoint: Path) -> None:
-    edit_config(checkpoint, architectures=["GemmaForCausalLM"], quantization_config={"quant_method": "awq"})
-    with pytest.raises(
-        ModelError,
-        match=r"config.json: 'quantization_config' says that it is quantised with 'awq', .* use the original",
-    ):
+    settings = {"quant_method": "awq"}
+    edit_config(checkpoint, architectures=["StableLmForCausalLM"], quantization_config=settings)
+    message = (
+        r"config.json: 'quantization_config' says that it is quantised with 'awq', .* use the original model"
+    )
+    with pytest.raises(ModelError, match=message):
         load_model(checkpoint)
 
 

@@ -18,9 +18,10 @@ from weft.ops.activation import Activation, Function
 from weft.ops.experts import Experts
 from weft.ops.formats import Activations, Format
 
-TOLERANCES = {Activations.FLOAT32: 2e-5, Activations.TWO_BFLOAT16: 1e-4, Activations.BFLOAT16: 2e-3}
-"""By what products do with input rows. Rounded to bfloat16, a few numbers near the middle of two become the other one,
-which is further away by 2^-8."""
+TOLERANCES = {Activations.FLOAT32: 2e-5, Activations.TWO_BFLOAT16: 1e-4, Activations.BFLOAT16: 2e-2}
+"""By what products do with input rows. Of the rows of the second product, which are results of the first, a few numbers
+are near the middle of two in bfloat16 and become the other one. Most results are as near as those of float32
+(`close`)."""
 
 SILU = Activation(Function.SILU)
 CLAMPED = Activation(Function.SILU, slope=1.702, limit=1.5, shift=1.0)
@@ -37,6 +38,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(actual.double(), expected.double(), rtol=tolerance, atol=tolerance)
+    assert (actual - expected).abs().median() < 1e-4
 
 
 @rest_slow
@@ -166,7 +168,7 @@ def test_weights_of_16_bits_give_the_bits_of_the_same_in_32(dtype: torch.dtype) 
     layer = layer_of(4, 40, 48, SILU, dtype, has_bias=True)
     assert layer.gate is not None
     given = routed(30, 4, 2, 48)
-    expected = layer.packed(tiled=False)(*given)
+    expected = layer.packed(Activations.FLOAT32)(*given)
     layer.gate, layer.up, layer.down = layer.gate.float(), layer.up.float(), layer.down.float()
     assert torch.equal(layer.packed()(*given), expected)
 
@@ -228,6 +230,28 @@ def test_views_and_lazy_matrices_are_packed_expert_by_expert() -> None:
     assert narrow.up.parts[0] == Format.F16 and torch.equal(narrow(*given), expected)
 
 
+def test_experts_may_be_in_two_sets() -> None:
+    """Each set adds the results of its own experts."""
+    layer = layer_of(6, 40, 48, SILU, has_bias=True)
+    assert layer.gate is not None and layer.gate_bias is not None
+    assert layer.up_bias is not None and layer.down_bias is not None
+    x, index, weights = routed(33, 6, 2, 48)
+    out = torch.zeros(33, 48)
+    for part in (slice(4), slice(4, 6)):
+        experts = Experts(
+            layer.gate[part],
+            layer.up[part],
+            layer.down[part],
+            SILU,
+            gate_bias=layer.gate_bias[part],
+            up_bias=layer.up_bias[part],
+            down_bias=layer.down_bias[part],
+            first=part.start or 0,
+        )
+        experts(x, index, weights, out=out, residual=out)
+    close(out, layer(x, index, weights))
+
+
 def test_arguments_that_do_not_fit_are_refused() -> None:
     layer = layer_of(4, 40, 48, SILU)
     packed = layer.packed()
@@ -259,5 +283,5 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         Experts(None, layer.up[:0], layer.down[:0], SILU)
     with pytest.raises(InputError, match="float64"):
         Experts(layer.gate, layer.up, layer.down, SILU, dtype=torch.float64)
-    with pytest.raises(InputError, match="multiplies F32 by rows in BFLOAT16"):
+    with pytest.raises(InputError, match=r"multiplies F32 by rows in BFLOAT16"):
         layer.packed(Activations.BFLOAT16)

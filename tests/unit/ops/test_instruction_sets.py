@@ -46,6 +46,7 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
         str(here / f"test_{of}.py")
         for of in (
             "linear_native",
+            "int8",
             "packing",
             "quantized",
             "quantized_products",

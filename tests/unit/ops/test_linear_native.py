@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.ops.activation import SWIGLU, Activation, Function
 from weft.ops.formats import Activations
 from weft.ops.linear import Added, Linear, Norm, add_norm
-from weft.ops.packing import PackingThreads
+from weft.ops.packing import PackingThreads, activations_named
 
 
 @pytest.fixture(params=[1, 2, 5])
@@ -274,9 +274,10 @@ def test_a_norm_is_torchs_and_writes_where_it_is_told() -> None:
 
 def test_the_largest_number_that_rounds_to_infinity_does() -> None:
     """A float32 beyond the largest bfloat16 rounds to it, or to infinity from the middle on."""
-    largest, middle = 0x1.FEp127, 0x1.FFp127
+    largest, middle = torch.finfo(torch.bfloat16).max, torch.tensor(float.fromhex("0x1.ffp127"))
+    below = torch.nextafter(middle, torch.tensor(0.0))
     one = Linear(torch.ones(1, 1).bfloat16(), activations=Activations.BFLOAT16)
-    x = torch.tensor([[largest], [middle * (1 - 2**-24)], [middle], [-middle]], dtype=torch.float64).float()
+    x = torch.stack((torch.tensor(largest), below, middle, -middle))[:, None]
     assert one(x).flatten().tolist() == [largest, largest, torch.inf, -torch.inf]
 
 
@@ -321,6 +322,15 @@ def test_a_model_that_loads_has_its_choice(monkeypatch: pytest.MonkeyPatch) -> N
         Activations.FLOAT32,
         Activations.FLOAT32,
     ]
+
+
+def test_a_rounding_that_the_device_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="activation_dtype is 'float32', but it is for a CPU"):
+        activations_named("float32", torch.device("cuda"))
+    assert activations_named("auto", torch.device("cuda")) is None
+    monkeypatch.setattr(_core, "can_multiply", lambda *_: False)
+    with pytest.raises(InputError, match="'bfloat16x2', which needs a processor with AMX"):
+        activations_named("bfloat16x2", torch.device("cpu"))
 
 
 def test_what_the_cpu_does_not_compute_in_is_refused() -> None:

@@ -258,6 +258,21 @@ def test_products_with_other_inputs_and_outputs_compile(
             check_chain(launch, code)
 
 
+CACHED_ATTENTION = (
+    *(("gpt-oss 20b", torch.bfloat16, capability) for capability in (80, 90, 100)),
+    *(("olmo-2 7b", torch.float16, capability) for capability in (80, 90, 100)),
+    *(("deepseek v3", torch.bfloat16, capability) for capability in (80, 90, 100)),
+)
+
+
+@pytest.mark.parametrize("cached", [torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize(("name", "dtype", "capability"), CACHED_ATTENTION)
+def test_attention_over_other_caches_compiles(
+    name: str, dtype: torch.dtype, capability: int, cached: torch.dtype
+) -> None:
+    check_attention(name, dtype, capability, cached)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "capability"),
     [
@@ -278,6 +293,10 @@ def test_products_with_other_inputs_and_outputs_compile(
     ],
 )
 def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capability: int) -> None:
+    check_attention(name, dtype, capability, dtype)
+
+
+def check_attention(name: str, dtype: torch.dtype, capability: int, cached: torch.dtype) -> None:
     from weft.ops import attention_triton
 
     pages, num_heads, num_pairs, first_rotated, softcap, has_sinks = ATTENTION[name]
@@ -286,7 +305,7 @@ def test_attention_of_other_kinds_compiles(name: str, dtype: torch.dtype, capabi
         return torch.empty(sizes, dtype=dtype, device="cuda")
 
     with launches((capability // 10, capability % 10)) as found:
-        keys, values, window, *_ = pages.of(tensor(99, 16, pages.width))
+        keys, values, window, *_ = pages.of(tensor(99, 16, pages.size_in(cached), dtype=cached))
         wide = num_heads * pages.key_size + pages.width
         for rows, width in ((2, 4), (2, 100)):
             rotary = tensor(4096, num_pairs, 2, dtype=torch.float32) if num_pairs else None

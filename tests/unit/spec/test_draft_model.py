@@ -19,6 +19,7 @@ from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.weights import load_model
+from weft.ops.formats import ACTIVATION_DTYPES
 from weft.spec.base import DrafterContext
 from weft.spec.draft_model import DraftModel
 from weft.tokenizer.files import load_tokenizer
@@ -31,8 +32,10 @@ def target_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def context(target_path: Path, path: Path | None, dtype: str = "auto") -> DrafterContext:
-    target = load_model(target_path, dtype=dtype)
+def context(
+    target_path: Path, path: Path | None, dtype: str = "auto", activation_dtype: str = "auto"
+) -> DrafterContext:
+    target = load_model(target_path, dtype=dtype, activation_dtype=activation_dtype)
     speculation = Speculation.draft_model(path, num_draft_tokens=4)
     return DrafterContext(speculation, target_path, target, SLOTS, SLOTS * PAGES + 1, PAGE, PAGES * PAGE)
 
@@ -81,6 +84,13 @@ def test_it_runs_in_the_targets_dtype(tmp_path: Path, target_path: Path) -> None
     drafter = DraftModel.load(context(target_path, tmp_path, dtype="bfloat16"))
     assert drafter.model.layers[0].mlp.up.weight.dtype == torch.bfloat16
     assert drafter.draft_buffers(2).logits_BD.dtype == drafter.kv.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["auto", "float32", "bfloat16"])
+def test_it_rounds_as_the_target(tmp_path: Path, target_path: Path, name: str) -> None:
+    save_draft_model(tmp_path)
+    drafter = DraftModel.load(context(target_path, tmp_path, dtype="bfloat16", activation_dtype=name))
+    assert drafter.model.config.rounding is ACTIVATION_DTYPES.get(name)
 
 
 def edit(file: Path, change: Callable[[Any], object]) -> None:

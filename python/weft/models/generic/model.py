@@ -23,6 +23,7 @@ from weft.models.generic.probe import check_logits
 from weft.models.outputs import mark_output, mark_top_logits
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear
+from weft.ops.quantized import Matrix
 from weft.ops.rows import copy_rows_, positions_of
 
 
@@ -35,7 +36,7 @@ class TransformersModel:
         self.config = config
         self.network = network = load_network(config, weights)
         embedding = network.get_input_embeddings()
-        self.embedding: Tensor | Linear = getattr(embedding, "table", embedding.weight)
+        self.embedding: Matrix | Linear = getattr(embedding, "table", embedding.weight)
         self.device = weights.device
         self._prefix: str = network.base_model_prefix
         self._decoder = getattr(network, self._prefix)

@@ -12,6 +12,8 @@ from weft.models.gguf.names import EMBEDDING, OUTPUT, family_of
 from weft.models.rope import FULL, ORIGINAL, SLIDING
 
 DEFAULT_THETA = 10000.0
+MAX_POSITIONS = 1 << 24
+"""The largest number of positions that a file may claim. Published models have 10 million at most."""
 GEMMA2_27B, GEMMA3_27B = 46, 62
 """The numbers of layers of the two Gemmas whose attention scores have another factor, which files do not tell."""
 
@@ -28,6 +30,9 @@ def config_json(header: Header) -> Config:
     head_dim = fields.size("attention.key_length", hidden // max(heads, 1))
     if fields.size("attention.value_length", head_dim) != head_dim:
         raise ModelError(f"{header.file}: its keys and values differ in size; weft runs equal ones")
+    positions = fields.size("context_length")
+    if positions > MAX_POSITIONS:
+        raise ModelError(f"{header.file}: claims {positions} positions; it is damaged, get it again")
     config = {
         "architectures": [family.name],
         "model_type": family.model_type,
@@ -39,7 +44,7 @@ def config_json(header: Header) -> Config:
         "num_attention_heads": heads,
         "num_key_value_heads": fields.size("attention.head_count_kv", heads),
         "head_dim": head_dim,
-        "max_position_embeddings": fields.size("context_length"),
+        "max_position_embeddings": positions,
         "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon", 1e-6),
         "rope_theta": fields.number("rope.freq_base", DEFAULT_THETA),
         "tie_word_embeddings": OUTPUT not in header.tensors,

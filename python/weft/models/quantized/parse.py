@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from weft.core.files import read_json
 from weft.models.fields import Fields
 from weft.models.quantized.awq import Awq
 from weft.models.quantized.compressed_tensors import CompressedTensors
@@ -14,6 +17,8 @@ from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE, must_be
 
 KEY = "quantization_config"
+APART = "hf_quant_config.json"
+"""The file where older checkpoints of modelopt have what `KEY` has."""
 MXFP4 = "mxfp4"
 
 
@@ -44,6 +49,15 @@ TITLES = {
 
 GENERAL = tuple(name for name in METHODS if name != MXFP4)
 """The methods that weft reads for each architecture of its own."""
+
+
+def read_model_config(directory: Path) -> dict[str, Any]:
+    """The contents of a directory's config.json, with how modelopt quantised the model. Raises `ModelError`."""
+    data = read_json(directory / "config.json")
+    if data.get(KEY) is None and (directory / APART).is_file():
+        settings = read_json(directory / APART).get("quantization")
+        data[KEY] = {**settings, "quant_method": "modelopt"} if isinstance(settings, dict) else settings
+    return data
 
 
 def parse_quantization(fields: Fields, methods: Sequence[str] = GENERAL) -> Method | None:

@@ -105,6 +105,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no heads": (put("llama.attention.head_count", 4, "I", 0), "head"),
     "no layers": (put("llama.block_count", 4, "I", 0), "layer|no place"),
     "2^31 layers": (put("llama.block_count", 4, "I", 1 << 31), "layer"),
+    "2^31 positions": (put("llama.context_length", 4, "I", 1 << 31), "claims 2147483648 positions; it is damaged"),
     "one layer more": (one_more("llama.block_count", 4), "no tensor"),
     "another number of rows": (put("llama.embedding_length", 4, "I", 64), "shape|head"),
     "an epsilon that is none": (put("llama.attention.layer_norm_rms_epsilon", 4, "f", float("nan")), "eps"),

@@ -104,6 +104,9 @@ def test_quantised_files_have_the_logits_of_their_numbers(
         logits_of(load_model(model_directory(each), dtype="float32")) for each in (file, plain)
     )
     assert torch.equal(found, expected)
+    kept = load_model(model_directory(file), activation_dtype="float32")
+    assert kept.config.quantization is not None and not kept.config.dequantizes
+    assert torch.equal(logits_of(kept), expected)
 
 
 @pytest.mark.parametrize("case", CASES)
