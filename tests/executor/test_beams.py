@@ -48,7 +48,7 @@ def expected() -> Request:
 
 
 OF_THE_CACHE = 0.02
-"""How far a log probability may be from that of the search without an executor, whose cache is float32, not bfloat16."""
+"""How far a log probability may be from that of the search without an executor, whose cache is float32."""
 
 
 def search(**more: object) -> Request:

@@ -78,7 +78,8 @@ def activations_of(
     of_model = None if _thread.packing is None else _thread.packing.activations
     if of_model is not None and is_possible(of_model):
         return of_model
-    if is_possible(Activations.INT8):
+    # Without vectors, products of integers are slower than those of float32.
+    if is_possible(Activations.INT8) and _core.instruction_set() != "plain":
         return Activations.INT8
     # Float32 and float16 have more digits than a row in bfloat16.
     is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
