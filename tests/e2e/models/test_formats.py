@@ -88,7 +88,7 @@ class Quantised(Family):
         assert {*layer.mixer.qkv.packed.parts[::3]} == {kind}
         return cls(kind.name, path, network)
 
-    def answers(self, setting: Setting) -> list[tuple[int, ...]]:
+    def answers(self, setting: Setting) -> list[list[int]]:
         """The tokens of all answers to `PROMPTS` in an engine with a setting."""
         engine = EngineConfig(
             graphs=setting.graphs,
