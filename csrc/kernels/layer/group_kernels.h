@@ -209,43 +209,60 @@ WEFT_INLINE Lanes<kLanes> interleaved(const Lanes<kLanes> &a, const Lanes<kLanes
   return interleaved<kLanes, kWidth, kHigh>(a, b, std::make_integer_sequence<int, kLanes>{});
 }
 
-// Calls visit(d, numbers) for each dimension d in order, with the numbers of kLanes keys in that dimension; keys are
-// those at `tokens`, and scales those of int8. Keys are transposed before they are
+// Calls f(0) .. f(kCount - 1), each with a constant. Arrays that are indexed by these stay in registers.
+template <class F, int... kIndices>
+WEFT_INLINE void repeat(F &&f, std::integer_sequence<int, kIndices...>) {
+  (f(std::integral_constant<int, kIndices>{}), ...);
+}
+template <int kCount, class F>
+WEFT_INLINE void repeat(F &&f) {
+  repeat(f, std::make_integer_sequence<int, kCount>{});
+}
+
+// Calls visit(d, is_odd, numbers) for each dimension d in order, with the numbers of kLanes keys in that dimension;
+// is_odd is a constant. Keys are those at `tokens`, and scales those of int8. Keys are transposed before they are
 // widened, several narrow numbers as one.
 template <class Code, int kLanes, class Visit>
 WEFT_INLINE void visit_dimensions(const char *const *tokens, std::int64_t key_size, const float *scales,
                                   Visit &&visit) {
-  constexpr std::int64_t kPacked = 4 / sizeof(Code), kQuads = kLanes == 16 ? 4 : 1;
+  constexpr int kPacked = 4 / sizeof(Code), kQuads = kLanes == 16 ? 4 : 1;
   Lanes<kLanes> scale = {};
   if constexpr (std::is_same_v<Code, Int8>) scale = load<kLanes>(scales);
   const auto visit_quads = [&](std::int64_t d, auto count) WEFT_INLINE_LAMBDA {
     constexpr int kCount = decltype(count)::value;
-    Lanes<kLanes> rows[kCount][4];
-    for (int r = 0; r < 4; ++r)
-      for (int c = 0; c < kCount; ++c)
-        rows[c][r] = joined<kLanes, 4>(tokens + r, d * std::int64_t{sizeof(Code)} + 16 * c);
-    for (int c = 0; c < kCount; ++c) {
-      const auto low = interleaved<kLanes, 1, 0>(rows[c][0], rows[c][1]);
-      const auto high = interleaved<kLanes, 1, 1>(rows[c][0], rows[c][1]);
-      const auto low_2 = interleaved<kLanes, 1, 0>(rows[c][2], rows[c][3]);
-      const auto high_2 = interleaved<kLanes, 1, 1>(rows[c][2], rows[c][3]);
-      const Lanes<kLanes> columns[4] = {interleaved<kLanes, 2, 0>(low, low_2), interleaved<kLanes, 2, 1>(low, low_2),
-                                        interleaved<kLanes, 2, 0>(high, high_2),
-                                        interleaved<kLanes, 2, 1>(high, high_2)};
-      for (int k = 0; k < 4; ++k)
-        for (int i = 0; i < kPacked; ++i)
-          visit(d + (4 * c + k) * kPacked + i, scaled<Code>(unpacked<Code, kLanes>(columns[k], i), scale));
-    }
+    Lanes<kLanes> rows[4][kCount];
+    repeat<4>([&](auto r) WEFT_INLINE_LAMBDA {
+      repeat<kCount>([&](auto c) WEFT_INLINE_LAMBDA {
+        rows[r][c] = joined<kLanes, 4>(tokens + r, d * std::int64_t{sizeof(Code)} + 16 * c);
+      });
+    });
+    repeat<kCount>([&](auto c) WEFT_INLINE_LAMBDA {
+      const auto low = interleaved<kLanes, 1, false>(rows[0][c], rows[1][c]);
+      const auto high = interleaved<kLanes, 1, true>(rows[0][c], rows[1][c]);
+      const auto low_2 = interleaved<kLanes, 1, false>(rows[2][c], rows[3][c]);
+      const auto high_2 = interleaved<kLanes, 1, true>(rows[2][c], rows[3][c]);
+      const Lanes<kLanes> columns[4] = {
+          interleaved<kLanes, 2, false>(low, low_2), interleaved<kLanes, 2, true>(low, low_2),
+          interleaved<kLanes, 2, false>(high, high_2), interleaved<kLanes, 2, true>(high, high_2)};
+      repeat<4 * kPacked>([&](auto k) WEFT_INLINE_LAMBDA {
+        visit(d + 4 * c * kPacked + k, std::bool_constant<k % 2 != 0>{},
+              scaled<Code>(unpacked<Code, kLanes>(columns[k / kPacked], k % kPacked), scale));
+      });
+    });
   };
   std::int64_t d = 0;
   for (; d + 4 * kQuads * kPacked <= key_size; d += 4 * kQuads * kPacked)
     visit_quads(d, std::integral_constant<int, kQuads>{});
   if constexpr (kQuads > 1)
     for (; d + 4 * kPacked <= key_size; d += 4 * kPacked) visit_quads(d, std::integral_constant<int, 1>{});
-  for (; d < key_size; ++d) {
+  const auto visit_one = [&](std::int64_t at, auto is_odd) WEFT_INLINE_LAMBDA {
     Lanes<kLanes> numbers;
-    for (int n = 0; n < kLanes; ++n) numbers[n] = load_numbers<Code, 1>(tokens[n] + d * std::int64_t{sizeof(Code)})[0];
-    visit(d, scaled<Code>(numbers, scale));
+    for (int n = 0; n < kLanes; ++n) numbers[n] = load_numbers<Code, 1>(tokens[n] + at * std::int64_t{sizeof(Code)})[0];
+    visit(at, is_odd, scaled<Code>(numbers, scale));
+  };
+  for (; d < key_size; d += 2) {
+    visit_one(d, std::false_type{});
+    if (d + 1 < key_size) visit_one(d + 1, std::true_type{});
   }
 }
 
@@ -309,7 +326,7 @@ WEFT_INLINE void score_many(const Group &g, std::int64_t key_size) {
     const KeyTile<Code> tile(g, first);
     for (std::int64_t n = 0; n < kKeyTile; n += kLanes)
       visit_dimensions<Code, kLanes>(tile.tokens + n, key_size, tile.scales + n,
-                                     [&](std::int64_t d, const Lanes<kLanes> &numbers)
+                                     [&](std::int64_t d, auto, const Lanes<kLanes> &numbers)
                                          WEFT_INLINE_LAMBDA { store(g.keys + d * kKeyTile + n, numbers); });
     std::int64_t m = 0;
     for (; m < g.count && g.lengths[m] <= first; ++m) continue;  // queries before these keys
@@ -327,13 +344,13 @@ WEFT_INLINE void score_few(const Group &g, std::int64_t key_size) {
     const KeyTile<Code> tile(g, first);
     for (std::int64_t n = 0; n < kKeyTile; n += kLanes) {
       Lanes<kLanes> even[kQueries] = {}, odd[kQueries] = {};
-      visit_dimensions<Code, kLanes>(tile.tokens + n, key_size, tile.scales + n,
-                                     [&](std::int64_t d, const Lanes<kLanes> &numbers) WEFT_INLINE_LAMBDA {
-                                       for (int k = 0; k < kQueries; ++k) {
-                                         Lanes<kLanes> &sum = d % 2 ? odd[k] : even[k];
-                                         sum = whole<Lanes<kLanes>>(sum + queries[k][d] * numbers);
-                                       }
-                                     });
+      const auto add = [&](std::int64_t d, auto is_odd, const Lanes<kLanes> &numbers) WEFT_INLINE_LAMBDA {
+        repeat<kQueries>([&](auto k) WEFT_INLINE_LAMBDA {
+          Lanes<kLanes> &sum = decltype(is_odd)::value ? odd[k] : even[k];
+          sum = whole<Lanes<kLanes>>(sum + queries[k][d] * numbers);
+        });
+      };
+      visit_dimensions<Code, kLanes>(tile.tokens + n, key_size, tile.scales + n, add);
       for (int k = 0; k < kQueries; ++k) store(g.scores + k * g.stride + first + n, (even[k] + odd[k]) * g.scale);
     }
   }
