@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tests.support.activations import rounded
 from torch import Tensor
 
+from support.activations import rounded
 from weft.ops.activation import Activation
 from weft.ops.experts import Experts
 from weft.ops.formats import Activations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tests.support.activations import rounded
 from torch import Tensor
 
+from support.activations import rounded
 from weft.ops.formats import Activations
 from weft.ops.latent import LatentQueries, LatentValues
 from weft.ops.linear import Norm

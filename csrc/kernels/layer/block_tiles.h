@@ -8,13 +8,22 @@ constexpr std::int64_t kWidenedInputs = 256;  // at once; a multiple of all bloc
 
 WEFT_INLINE Lanes to_floats(Ints numbers) { return __builtin_convertvector(numbers, Lanes); }
 
-// Returns kLanes numbers of 8 bits.
+// Returns kLanes numbers of 8 bits. GCC would convert them one by one.
 template <class T>
 WEFT_INLINE Ints load_bytes(const char *from) {
-  typedef T Bytes __attribute__((vector_size(kLanes)));
-  Bytes bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  return __builtin_convertvector(bytes, Ints);
+  constexpr bool kSigned = std::is_signed_v<T>;
+#if WEFT_TARGET == 512
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+  return (Ints)(kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
+#elif WEFT_TARGET == 256
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from));
+  return (Ints)(kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
+#else
+  Ints ints;
+  for (int k = 0; k < kLanes; ++k)
+    ints[k] = kSigned ? static_cast<std::int8_t>(from[k]) : static_cast<std::uint8_t>(from[k]);
+  return ints;
+#endif
 }
 
 WEFT_INLINE Ints load_ints(const char *from) {
@@ -41,18 +50,19 @@ WEFT_INLINE Lanes look_up(const float *table, Ints codes) {
 // Returns the bits of 4 inputs in a plane of 16 outputs, for kLanes of them from `lane` on: those of each in its lowest
 // bits.
 WEFT_INLINE Ints load_plane(const char *plane, int lane) {
-  Ints words, shifts;
+  std::int32_t word;
+  std::memcpy(&word, plane + lane / 8 * 4, sizeof word);
+#if WEFT_TARGET == 512
+  std::int32_t next;
+  std::memcpy(&next, plane + 4, sizeof next);
+  const __m512i words = _mm512_inserti64x4(_mm512_set1_epi32(word), _mm256_set1_epi32(next), 1);
+  const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  return (Ints)_mm512_srlv_epi32(words, shifts);
+#else
+  Ints shifts;
   for (int k = 0; k < kLanes; ++k) shifts[k] = (lane + k) % 8 * 4;
-  if constexpr (kLanes == 16) {
-    std::int32_t both[2];
-    std::memcpy(both, plane, sizeof both);
-    for (int k = 0; k < kLanes; ++k) words[k] = both[k / 8];
-  } else {
-    std::int32_t word;
-    std::memcpy(&word, plane + lane / 8 * 4, sizeof word);
-    words = word - Ints{};
-  }
-  return words >> shifts;
+  return (word - Ints{}) >> shifts;
+#endif
 }
 
 WEFT_INLINE Lanes load_halves(const char *from) { return widened(reinterpret_cast<const Half *>(from)); }

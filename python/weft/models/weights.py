@@ -632,7 +632,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
             raise
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
-        reason = str(error).splitlines()[0][:200]
+        reason = (str(error).splitlines() or ["the system gives no more"])[0][:200]
         raise ModelError(
             f"{weights.directory}: there is no memory for a model of this size: {reason}"
         ) from error

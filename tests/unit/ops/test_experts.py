@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from tests.support.activations import DTYPES, KINDS, Kind
 from torch import Tensor
 
+from support.activations import DTYPES, KINDS, Kind
 from support.captured import Captured
 from support.experts import layer_of, routed
 from support.products import rest_slow
+from support.quantized import random_blocks
 from weft.errors import InputError
 from weft.ops.activation import Activation, Function
 from weft.ops.experts import Experts
@@ -250,6 +251,16 @@ def test_experts_may_be_in_two_sets() -> None:
         )
         experts(x, index, weights, out=out, residual=out)
     close(out, layer(x, index, weights))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("is_dense_first", [False, True])
+def test_experts_of_several_formats_are_refused(device: str, is_dense_first: bool) -> None:
+    """On every device: a matrix must not be left out."""
+    ups = [random_blocks(Format.Q8_0, 64, 32).to(device), torch.randn(64, 32, device=device)]
+    downs = [torch.randn(32, 64, device=device)] * 2
+    with pytest.raises(InputError, match=r"matrices of expert 1 are in|matrix 1 must be Q8_0"):
+        Experts(None, ups[::-1] if is_dense_first else ups, downs, SILU)
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support.activations import NEEDS_AMX
 from torch import Tensor
 
+from support.activations import NEEDS_AMX
 from support.latent import LatentLayer, Sizes
 from weft.errors import InputError
 from weft.models.memory import Pages

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.support.activations import DTYPES, KINDS, NEEDS_AMX, Kind, rounded
 from torch import Tensor
 from torch.nn import functional as F
 
+from support.activations import DTYPES, KINDS, NEEDS_AMX, Kind, rounded
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError

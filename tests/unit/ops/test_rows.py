@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.activations import DTYPES, KINDS, Kind
 from torch.nn import functional as F
 
+from support.activations import DTYPES, KINDS, Kind
 from support.quantized import QUANTIZED, random_blocks
 from weft.errors import InputError
 from weft.ops.formats import Format

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ GEMMA2_27B, GEMMA3_27B = 46, 62
 """The numbers of layers of the two Gemmas whose attention scores have another factor, which files do not tell."""
 
 Config = dict[str, Any]
+_OF_LAYER = re.compile(r"blk\.\d{1,6}\.")
+"""The beginning of the name of a layer's tensor."""
 
 
 def config_json(header: Header) -> Config:
@@ -33,6 +36,12 @@ def config_json(header: Header) -> Config:
     positions = fields.size("context_length")
     if positions > MAX_POSITIONS:
         raise ModelError(f"{header.file}: claims {positions} positions; it is damaged, get it again")
+    num_layers = fields.size("block_count")
+    found = 1 + max((int(name.split(".")[1]) for name in header.tensors if _OF_LAYER.match(name)), default=-1)
+    if num_layers != found:
+        raise ModelError(
+            f"{header.file}: claims {num_layers} layers, and has tensors of {found}; it is damaged, get it again"
+        )
     config = {
         "architectures": [family.name],
         "model_type": family.model_type,
@@ -40,7 +49,7 @@ def config_json(header: Header) -> Config:
         "vocab_size": header.tensors[EMBEDDING].shape[0],
         "hidden_size": hidden,
         "intermediate_size": _inner(fields),
-        "num_hidden_layers": fields.size("block_count"),
+        "num_hidden_layers": num_layers,
         "num_attention_heads": heads,
         "num_key_value_heads": fields.size("attention.head_count_kv", heads),
         "head_dim": head_dim,

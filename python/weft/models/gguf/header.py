@@ -42,6 +42,17 @@ class Kind(NamedTuple):
     num_bytes: int
 
 
+UNKNOWN_KINDS = {
+    4: "Q4_2",
+    5: "Q4_3",
+    31: "Q4_0_4_4",
+    32: "Q4_0_4_8",
+    33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4",
+    37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8",
+}
+"""Types that GGUF has no more, by their numbers."""
 KINDS = {
     0: Kind("F32", 1, 4),
     1: Kind("F16", 1, 2),
@@ -246,6 +257,11 @@ class _Reader:
         dims = [self._number(8) for _ in range(num_dims)]
         number, offset = self._number(4), self._number(8)
         kind = KINDS.get(number)
+        if number in UNKNOWN_KINDS:
+            raise ModelError(
+                f"{self._file}: tensor {name!r} is quantised with {UNKNOWN_KINDS[number]}; use a file in Q4_K_M, "
+                "Q5_K_M, Q6_K or Q8_0"
+            )
         if kind is None:
             raise self._damaged(f"tensor {name!r} has {math.prod(dims)} numbers of type {number}")
         if not all(dims):

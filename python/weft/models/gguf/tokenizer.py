@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,14 @@ _ENDS = {
     "<|call|>",
 }
 """Special tokens that end an answer. Many files name only one of a model's ends."""
+_SPECIAL = _ENDS | {
+    "<start_of_turn>",
+    "<|im_start|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|start|>",
+}
+"""Special tokens of chats, also where a file does not mark them as such."""
 _RSTRIP = ("phi-3", "phi3")
 """Models whose special tokens swallow the white space after them. Files do not tell; their names do."""
 _NO_RSTRIP = ("<unk>", "<s>", "<|endoftext|>")
@@ -45,7 +53,8 @@ def tokenizer_json(fields: Metadata) -> dict[str, Any]:
     """Make the contents of tokenizer.json. Raises `TokenizerError` for tokenizers that weft does not read, and for
     contents that contradict each other."""
     kind = fields.need("tokenizer.ggml.model", str)
-    tokens, types = _tokens(fields), fields.listed("tokenizer.ggml.token_type", int)
+    tokens = _tokens(fields)
+    types = _types(fields, tokens)
     if len(types) != len(tokens):
         raise TokenizerError(f"{fields.where}: has {len(tokens)} tokens, and types of {len(types)}")
     twice, count = Counter(tokens).most_common(1)[0] if tokens else ("", 0)
@@ -187,9 +196,20 @@ def tokenizer_config_json(fields: Metadata) -> dict[str, Any]:
     return {**config, "chat_template": listed}
 
 
+def _types(fields: Metadata, tokens: Sequence[str]) -> list[int]:
+    """The types of tokens. Some files mark a chat's special tokens as text, such as Gemma's <end_of_turn>; they are
+    known by name."""
+    types = fields.listed("tokenizer.ggml.token_type", int)
+    return [
+        CONTROL if token in _SPECIAL and kind in (NORMAL, USER_DEFINED) else kind
+        for token, kind in zip(tokens, types, strict=False)
+    ] + types[len(tokens) :]
+
+
 def end_ids(fields: Metadata) -> list[int]:
     """The ids of tokens that end a text: those that the file names, and special tokens that are known as ends."""
-    tokens, types = _tokens(fields), fields.listed("tokenizer.ggml.token_type", int)
+    tokens = _tokens(fields)
+    types = _types(fields, tokens)
     named = [_token_id(fields, name, tokens) for name in ("eos", "eot", "eom")]
     special = {
         token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=False)) if kind == CONTROL

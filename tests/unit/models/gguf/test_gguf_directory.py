@@ -20,7 +20,10 @@ from weft import LLM, EngineConfig, ModelError, SamplingParams, Speculation, pac
 from weft.cli import app
 from weft.client.generation_config import sampling_defaults
 from weft.config import model_directory, model_name
+from weft.core.files import read_json
 from weft.grammar import Vocabulary
+from weft.models.gguf.header import read_header
+from weft.models.gguf.metadata import Metadata
 from weft.models.stored import count_parameters, gguf_file, stored_tensors
 from weft.models.weights import read_config
 
@@ -138,6 +141,20 @@ def test_what_a_file_says_about_sampling_and_ends(network: Any, tmp_path: Path) 
     found = sampling_defaults(directory)
     assert found == pytest.approx({"temperature": 0.6, "top_k": 20, "top_p": 0.95})
     assert set(Vocabulary.from_huggingface(directory).end_ids) >= {1, 7}
+
+
+def test_ends_that_a_file_marks_as_text_are_ends(network: Any, tmp_path: Path) -> None:
+    """As Gemma's files from Google do."""
+    fields = Metadata(read_header(write(network, tmp_path / "plain.gguf")))
+    tokens = fields.listed("tokenizer.ggml.tokens", str)
+    types = fields.listed("tokenizer.ggml.token_type", int)
+    tokens[9], types[9] = "<end_of_turn>", 1
+    lists = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__token_type": types}
+    directory = model_directory(write(network, tmp_path / "model.gguf", **lists))
+    vocabulary = Vocabulary.from_huggingface(directory)
+    assert 9 in vocabulary.end_ids
+    (added,) = [each for each in read_json(directory / "tokenizer.json")["added_tokens"] if each["id"] == 9]
+    assert added["special"]
 
 
 @pytest.mark.parametrize(
