@@ -12,18 +12,18 @@
 // In 4 bits, byte j of 32 inputs has input j in its low half and input j + 16 in its high half.
 //
 // A panel has kPanel outputs in two halves. A half has 32 outputs, and blocks in the order of inputs; outputs after the
-// last have scale 0. A half's block has these parts, each a multiple of 64 bytes:
+// last have any numbers. A half's block has these parts, each a multiple of 64 bytes.
 //
-//   1. Codes: for each 32 inputs, for each 16 outputs, words of 4 bytes of these outputs side by side: [4 or 8
-//   words][16
-//      outputs][4 bytes]. The 8 words of 8 bits have inputs 0..31. The 4 words of 4 bits have inputs 0..15 in the low
-//      halves of their bytes and 16..31 in the high halves. INT8 and Q8_0 are stored with their sign bit flipped.
-//   2. High bits of Q5 and Q6: for each 32 inputs, for each 16 outputs, planes of 64 bytes: bit 4 of the codes, then
-//   bit
-//      5. A plane has 8 bytes for each 4 inputs, whose bit 4 o + i is that of output o and input i.
-//   3. Scales, each for 32 outputs. Q4_0, Q5_0, Q8_0, IQ4_NL: float16 d. Q4_1, Q5_1: float16 d, float16 m. Q4_K, Q5_K:
-//      [8] uint8 scales, [8] uint8 mins, float16 d, float16 dmin. Q6_K: [16] int8 scales, float16 d. MXFP4: uint8
-//      exponents, 32 bytes 0. INT4_G: float32 scale, uint8 zero, 32 bytes 0. INT8_G: float32 scale.
+// First its codes: for each 32 inputs, for each 16 outputs, words of 4 bytes of these outputs side by side, [4 or 8
+// words][16 outputs][4 bytes]. The 8 words of 8 bits have inputs 0..31. The 4 words of 4 bits have inputs 0..15 in the
+// low halves of their bytes and 16..31 in the high halves. INT8 and Q8_0 are stored with their sign bit flipped.
+//
+// Then the high bits of Q5 and Q6: for each 32 inputs, for each 16 outputs, planes of 64 bytes: bit 4 of the codes,
+// then bit 5. A plane has 8 bytes for each 4 inputs, whose bit 4 o + i is that of output o and input i.
+//
+// Last the scales, each for 32 outputs. Q4_0, Q5_0, Q8_0, IQ4_NL: float16 d. Q4_1, Q5_1: float16 d, float16 m. Q4_K,
+// Q5_K: [8] uint8 scales, [8] uint8 mins, float16 d, float16 dmin. Q6_K: [16] int8 scales, float16 d. MXFP4: uint8
+// exponents, 32 bytes 0. INT4_G: float32 scale, uint8 zero, 32 bytes 0. INT8_G: float32 scale.
 //
 // FP8 has its codes as [128 inputs][32 outputs], then 32 float32 scales.
 #pragma once
