@@ -158,7 +158,7 @@ def test_lines_say_what_happens(log_format: str) -> None:
     expected = [
         r"loading .*/weft-tiny …",
         r"weft-tiny: loaded in \d+\.\d s: LlamaForCausalLM, 2 million parameters in float32 on cpu; room for "
-        r"33,280 tokens in pages of up to 128 MB",
+        r"33,280 tokens in pages of up to 64 MB",
         r"warm in \d+\.\d s",
         rf"page at http://127\.0\.0\.1:{port}",
         rf"ready: OpenAI's API at http://127\.0\.0\.1:{port}/v1",

@@ -43,7 +43,7 @@ def test_the_first_tier_has_something_of_every_test_and_few_engines() -> None:
     engines = Counter(case.split("[")[0].split("::")[1] for case in smoke if any(e in case for e in ENGINES))
     named = runpy.run_path(str(ROOT / "tests" / "gpu" / "conftest.py"))["NAMED"]
     assert {name: engines[name] for name in named} == {name: len(ids) for name, ids in named.items()}
-    assert 12 <= engines.total() <= 24 and len(smoke) - engines.total() <= 200
+    assert 12 <= engines.total() <= 24 and len(smoke) - engines.total() <= 230
 
 
 # -- the wheels

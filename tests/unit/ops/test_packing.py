@@ -202,6 +202,7 @@ def test_the_users_choice_counts_while_a_model_loads(monkeypatch: pytest.MonkeyP
     }
     monkeypatch.setattr(_core, "can_multiply", lambda kind, how: how is FLOAT32 or (kind, how) in can)
     monkeypatch.setattr(_core, "has_fast_bfloat16", lambda: True)
+    monkeypatch.setattr(_core, "instruction_set", lambda: "avx2")
     assert activations_of([Format.F32], CPU, None) is FLOAT32
     assert activations_of([Format.BF16], CPU, None) is Activations.BFLOAT16
     assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
