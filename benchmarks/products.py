@@ -38,7 +38,7 @@ BYTES = 256 << 20
 
 
 def copies(outputs: int, inputs: int, activations: Activations) -> list[Linear]:
-    """The same weight, packed so many times that the copies do not stay in a cache."""
+    """Copies of one weight, which together exceed the caches."""
     weight = (torch.randn(outputs, inputs) * inputs**-0.5).bfloat16()
     return [Linear(weight, activations=activations) for _ in range(max(1, BYTES // weight.nbytes))]
 

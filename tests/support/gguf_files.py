@@ -210,7 +210,7 @@ def tensors(state: Mapping[str, Tensor], config: Any, architecture: str) -> Iter
 
 
 def llama3_factors(config: Any) -> Tensor:
-    """What a file has of Llama 3's scaling: unscaled frequencies by scaled ones."""
+    """Llama 3's scaling as a file has it: the unscaled frequencies divided by the scaled ones."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))

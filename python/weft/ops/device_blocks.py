@@ -43,7 +43,7 @@ PIECE = 1 << 24
 
 
 class Codes(IntEnum):
-    """What codes stand for. The numbers are the kernels'."""
+    """The meaning of codes. Kernels use the same numbers."""
 
     NIBBLES = 1
     """0 to 15"""

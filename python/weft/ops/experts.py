@@ -180,10 +180,10 @@ class _Store:
     def put(self, expert: int, matrices: Sequence[Matrix]) -> None:
         """Copy the matrices of an expert, which may be complete later (`PackingThreads`)."""
         memory = self.packed.memory
+        matrices = [_stored(matrix, dtype) for matrix, dtype in zip(matrices, self.dtypes, strict=True)]
         formats = [format_of(matrix) for matrix in matrices]
-        quantized = [kind for kind in (*formats, *self.formats) if kind.is_quantized]
         require(
-            formats == self.formats or not quantized,
+            formats == self.formats,
             f"the matrices of expert {expert} are in {_names(formats)}, those of the first in "
             f"{_names(self.formats)}; convert them to one dtype",
         )
@@ -192,7 +192,6 @@ class _Store:
                 dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
                 torch.cat(dense, out=memory[expert])
             return
-        matrices = [_stored(matrix, dtype) for matrix, dtype in zip(matrices, self.dtypes, strict=True)]
         for part, place in enumerate(self.parts):
             these = matrices if self.groups > 1 else matrices[part : part + 1]
             fill_part(these, self.groups, self.packed.activations, place[expert])

@@ -65,7 +65,7 @@ SEVERAL = tuple(
     )
 )
 SCRIPTS = ("products", "experts", "others")
-"""What a process checks."""
+"""The checks by name; each runs in a process of its own."""
 BITS = (Format.Q4_K, Format.FP8)
 MIXED = (Format.Q4_K, Format.Q6_K)
 LIVE = (0, 1, 5, 99)

@@ -232,7 +232,7 @@ def digest() -> str:
             x *= torch.randn(40, inputs, generator=generator).exp()
             for rows in (*range(1, 10), 16, 19, 40):
                 out = linear(x[:rows])
-                out[out.isnan()] = 0.5  # the bits of NaN are nobody's promise
+                out[out.isnan()] = 0.5  # instruction sets may differ in the bits of NaN
                 bits.update(out.numpy().tobytes())
     return bits.hexdigest()
 
