@@ -9,7 +9,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,7 +37,6 @@ class LlamaCpp:
             preexec_fn=end_with_parent,
         )
         self._users = ThreadPoolExecutor(config.batch)
-        self._connections = threading.local()
         self._wait_until_healthy()
 
     def prepare(self, prompts: list[Prompt]) -> None:
@@ -65,11 +63,13 @@ class LlamaCpp:
         return self._post(body)
 
     def _post(self, body: dict[str, Any]) -> Any:
-        connection = getattr(self._connections, "open", None)
-        if connection is None:
-            connection = self._connections.open = http.client.HTTPConnection("127.0.0.1", self._port)
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-        return json.loads(connection.getresponse().read())
+        # A connection for each request, because the server closes one that waits for the other sides' turns.
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        try:
+            connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
 
     def _wait_until_healthy(self) -> None:
         end = time.monotonic() + START_S

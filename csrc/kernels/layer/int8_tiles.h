@@ -218,6 +218,11 @@ WEFT_INLINE Ints ints_at(const char *from) { return _mm512_loadu_si512(from); }
 WEFT_INLINE Floats floats_at(const float *from) { return _mm512_loadu_ps(from); }
 WEFT_INLINE Ints all_words(std::int32_t word) { return _mm512_set1_epi32(word); }
 WEFT_INLINE Ints all_bytes(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
+// Keeps the compiler from loading a value again at each use.
+WEFT_INLINE Ints in_register(Ints value) {
+  asm("" : "+v"(value));
+  return value;
+}
 WEFT_INLINE Floats all_floats(float value) { return _mm512_set1_ps(value); }
 WEFT_INLINE Floats as_floats(Ints bits) { return _mm512_castsi512_ps(bits); }
 WEFT_INLINE Floats converted(Ints ints) { return _mm512_cvtepi32_ps(ints); }
@@ -400,13 +405,16 @@ struct Int8Ready {
 
 WEFT_INLINE Ints word_of(const char *x, int c) { return all_words(read_as<std::int32_t>(x + 4 * c)); }
 
-#if WEFT_TARGET == 512
-
-// Adds the products of words begin..end-1 to `sum`.
-WEFT_INLINE Ints add_words(Ints sum, const Ints *codes, const char *x, int begin, int end) {
-  WEFT_UNROLL for (int c = begin; c < end; ++c) sum = _mm512_dpbusd_epi32(sum, codes[c], word_of(x, c));
-  return sum;
+// Adds the product of 32 inputs of row `row`, `total` before scaling, to its sum. `x` is the row's group.
+template <class Weights>
+WEFT_INLINE void add_scaled(Floats total, const char *x, std::int64_t group, std::int64_t row, const Int8Scale &scale,
+                            Floats &sum) {
+  sum = fused(total * all_floats(read_as<float>(x + int8_scale_at(group, row))), scale.scale, sum);
+  if constexpr (Weights::kKind == Int8Kind::kMins)
+    sum = fused(scale.min, all_floats(read_as<float>(x + int8_scaled_sum_at(group, row))), sum);
 }
+
+#if WEFT_TARGET == 512
 
 // Returns the sum of the products of 32 inputs from those of 16 and their scales. The products with scales, and the
 // sum, are below 2^24, so floats are exact.
@@ -414,31 +422,49 @@ WEFT_INLINE Floats scaled_halves(Ints first, Ints second, const Int8Scale &scale
   return fused(converted(second), converted(scale.of_16[1]), converted(first) * converted(scale.of_16[0]));
 }
 
-// Writes the sums of 32 inputs, as floats, for kRows rows with codes `x` and negated sums `minus_sums`.
+// Adds the products of 32 inputs of kRows rows, from `row` on of the group `x`, to their sums.
 template <class Weights, int kRows>
-WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale, const char *x, const char *minus_sums,
-                           Floats *sums) {
-  Ints codes[8];
-  WEFT_UNROLL for (int c = 0; c < 8; ++c) codes[c] = weights.codes(v, c);
-  WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
-    const char *row = x + m * kInt8Inputs;
-    const Ints minus = word_of(minus_sums, m);
-    if constexpr (Weights::kKind == Int8Kind::kOf16) {
-      Ints halves[2];
-      for (int k = 0; k < 2; ++k) {
-        halves[k] = pairs_times(all_words(kOffsetOf16 << 16 * k), minus);
-        halves[k] = add_words(halves[k], codes, row, 4 * k, 4 * k + 4);
+WEFT_INLINE void add_products(const Weights &weights, const char *x, std::int64_t group, std::int64_t row,
+                              Floats (&sums)[kInt8Vectors][kRows]) {
+  constexpr bool kOf16 = Weights::kKind == Int8Kind::kOf16;
+  // Two chains of additions: where the halves have scales, or where few rows would wait for one chain.
+  constexpr int kChains = kOf16 || kRows < 4 ? 2 : 1;
+  const char *codes = x + int8_codes_at(row), *minus_sums = x + int8_minus_sums_at(group, row);
+  Int8Scale scales[kInt8Vectors];
+  Ints totals[kInt8Vectors][kRows][kChains];
+  WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) {
+    scales[v] = weights.scale(v);
+    WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
+      const Ints minus = word_of(minus_sums, m);
+      Ints *chains = totals[v][m];
+      for (int k = 0; k < kChains; ++k) chains[k] = all_words(0);
+      if constexpr (Weights::kKind == Int8Kind::kOffset) chains[0] = pairs_times(scales[v].offsets, minus);
+      if constexpr (kOf16) {
+        for (int k = 0; k < 2; ++k) chains[k] = pairs_times(all_words(kOffsetOf16 << 16 * k), minus);
       }
-      sums[m] = scaled_halves(halves[0], halves[1], scale);
-    } else {
-      Ints sum = Weights::kKind != Int8Kind::kMins ? pairs_times(scale.offsets, minus) : all_words(0);
-      if constexpr (kRows < 4) {  // two chains of additions where few rows would wait for one
-        sum = _mm512_add_epi32(add_words(sum, codes, row, 0, 4), add_words(all_words(0), codes, row, 4, 8));
-      } else {
-        sum = add_words(sum, codes, row, 0, 8);
-      }
-      sums[m] = converted(sum);
     }
+  }
+  WEFT_UNROLL for (int c = 0; c < 8; ++c) {
+    Ints words[kInt8Vectors];
+    WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) words[v] = weights.codes(v, c);
+    WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
+      // All vectors share one load: a load for each would take as long as their products.
+      const Ints inputs = in_register(word_of(codes + m * kInt8Inputs, c));
+      WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) {
+        Ints &total = totals[v][m][c * kChains / 8];
+        total = _mm512_dpbusd_epi32(total, words[v], inputs);
+      }
+    }
+  }
+  WEFT_UNROLL for (int v = 0; v < kInt8Vectors; ++v) WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
+    const Ints *chains = totals[v][m];
+    Floats total;
+    if constexpr (kOf16) {
+      total = scaled_halves(chains[0], chains[1], scales[v]);
+    } else {
+      total = converted(kChains == 2 ? _mm512_add_epi32(chains[0], chains[kChains - 1]) : chains[0]);
+    }
+    add_scaled<Weights>(total, x, group, row + m, scales[v], sums[v][m]);
   }
 }
 
@@ -493,17 +519,6 @@ WEFT_INLINE void sum_codes(const Weights &weights, int v, const Int8Scale &scale
   WEFT_UNROLL for (int m = 0; m < kRows; ++m) sums[m] = converted(totals[m]);
 }
 
-#endif
-
-// Adds the product of 32 inputs of row `row`, `total` before scaling, to its sum. `x` is the row's group.
-template <class Weights>
-WEFT_INLINE void add_scaled(Floats total, const char *x, std::int64_t group, std::int64_t row, const Int8Scale &scale,
-                            Floats &sum) {
-  sum = fused(total * all_floats(read_as<float>(x + int8_scale_at(group, row))), scale.scale, sum);
-  if constexpr (Weights::kKind == Int8Kind::kMins)
-    sum = fused(scale.min, all_floats(read_as<float>(x + int8_scaled_sum_at(group, row))), sum);
-}
-
 // Adds the products of 32 inputs of kRows rows, from `row` on of the group `x`, to their sums.
 template <class Weights, int kRows>
 WEFT_INLINE void add_products(const Weights &weights, const char *x, std::int64_t group, std::int64_t row,
@@ -515,6 +530,8 @@ WEFT_INLINE void add_products(const Weights &weights, const char *x, std::int64_
     WEFT_UNROLL for (int m = 0; m < kRows; ++m) add_scaled<Weights>(totals[m], x, group, row + m, scale, sums[v][m]);
   }
 }
+
+#endif
 
 // Asks for the memory kAhead bytes after the part of a block that belongs to a sub-block.
 template <Format kFormat>
