@@ -106,10 +106,10 @@ const Int8Kernels &best_kernels() {
   if (has_vnni() && has_amx_int8()) return amx::kInt8Kernels;
 #endif
 #if defined(WEFT_HAS_TARGETS)
-  static const Int8Kernels of_amd =
+  static const Int8Kernels amd_kernels =
       with_one_row_apart<Format::kQ4_0, Format::kQ4_1, Format::kQ8_0, Format::kQ4_K, Format::kInt4_32, Format::kInt4_64,
                          Format::kInt4_128, Format::kInt8_32, Format::kInt8_128>(vnni::kInt8Kernels);
-  if (has_vnni() && has_fast_pairs()) return of_amd;
+  if (has_vnni() && has_fast_pairs()) return amd_kernels;
   if (has_vnni()) return vnni::kInt8Kernels;
   if (instruction_set() != InstructionSet::kPlain) return avx2::kInt8Kernels;
 #endif
