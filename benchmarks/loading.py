@@ -30,7 +30,7 @@ import typer
 from weft.client.model_facts import ModelFacts
 from weft.config import model_directory, package_model_path, weight_files
 from weft.errors import InputError
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft_bench.cli.app import OutOption, finish, measured, script
 from weft_bench.report import Report
 

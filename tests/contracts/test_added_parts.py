@@ -17,7 +17,7 @@ from support.grammar.grammars import small_vocabulary
 from weft import LLM, EngineConfig, Guide, GuideError, SamplingParams, Speculation, registry
 from weft.grammar import GuideCompiler
 from weft.models.base import PagedKV
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 
 DOCS = Path(__file__).parents[2] / "docs"

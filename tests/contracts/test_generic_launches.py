@@ -12,8 +12,8 @@ from support.families import FAMILIES, HYBRIDS, save
 from support.generic import without_modules
 from support.launch_check import check_launched
 from weft.models.base import Model, PagedKV
+from weft.models.loading import load_model
 from weft.models.states import States
-from weft.models.weights import load_model
 from weft.ops.attention import Rows
 
 SETTINGS = {**FAMILIES, **HYBRIDS}

@@ -14,11 +14,12 @@ from support.engine.nodes import CountingStream, Nodes
 from support.families import FAMILIES, HYBRIDS, own_families, save
 from support.kernels.interpreter import needs_triton
 from support.kernels.launches import launches
+from weft.models.architectures import read_config
 from weft.models.base import PagedKV
 from weft.models.decoder import Decoder
+from weft.models.dtypes import with_dtype
 from weft.models.layers import DecoderLayer
 from weft.models.states import States
-from weft.models.weights import read_config, with_dtype
 from weft.ops.attention import Rows
 from weft.ops.formats import Format
 from weft.registry import load

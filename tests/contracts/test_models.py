@@ -20,15 +20,12 @@ from support.engine.windowed import mask_layers
 from support.families import VISION
 from support.launch_check import check_launched, cuda_device_guard
 from weft.errors import ModelError
+from weft.models.architectures import parse_config, read_config
 from weft.models.base import Model, PagedKV
-from weft.models.weights import (
-    RandomWeights,
-    load_model,
-    model_in_memory,
-    parse_config,
-    read_config,
-    with_dtype,
-)
+from weft.models.dtypes import with_dtype
+from weft.models.in_memory import model_in_memory
+from weft.models.loading import load_model
+from weft.models.random_weights import RandomWeights
 from weft.ops.attention import Rows, Window
 from weft.ops.state_rows import StateRows
 from weft.registry import MODELS, load
@@ -298,7 +295,8 @@ def test_checking_weights_needs_neither_transformers_nor_torchs_compiler(tmp_pat
     code = f"""
 import sys
 from pathlib import Path
-from weft.models.weights import check_weights, read_config
+from weft.models.architectures import read_config
+from weft.models.loading import check_weights
 for path in Path({str(tmp_path)!r}).iterdir():
     check_weights(*read_config(path), path)
     print(path.name, *{{"transformers", "torch._dynamo"}} & sys.modules.keys())

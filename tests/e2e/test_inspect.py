@@ -20,10 +20,10 @@ from weft.cli import app
 from weft.client.model_facts import ModelFacts, cache_line, fact_lines, room_line, weights_line
 from weft.config import EngineConfig, package_model_path
 from weft.models.base import PagedKV
+from weft.models.loading import load_model
 from weft.models.memory import Convolution, LayerMemory, Pages, Recurrence, State
 from weft.models.states import slot_bytes
 from weft.models.stored import MappedFiles
-from weft.models.weights import load_model
 
 PATH, CPU = package_model_path(), torch.device("cpu")
 

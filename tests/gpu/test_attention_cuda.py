@@ -12,7 +12,7 @@ from support.engine.random_model import random_model
 from support.kernels.attention import FEW, MANY, MLA, OTHER_FEW, OTHER_MANY, Case, Inputs, beyond, error
 from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
-from weft.models.weights import RandomWeights
+from weft.models.random_weights import RandomWeights
 from weft.ops.attention import Rows, attend
 from weft.registry import load
 

@@ -36,6 +36,7 @@ from support.engine.nodes import IN_TRITON
 from support.kernels.launches import fake_cuda
 from weft.config import package_model_path
 from weft.models import eagle3_head
+from weft.models.architectures import read_config
 from weft.models.base import PagedKV
 from weft.models.config import ModelConfig
 from weft.models.eagle3_config import Eagle3Config
@@ -43,7 +44,6 @@ from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
 from weft.models.mtp_layout import APART
 from weft.models.mtp_module import MtpModule, MtpModules
-from weft.models.weights import read_config
 from weft.ops.attention import Rows
 from weft.ops.rows import take_rows
 from weft.ops.variants import NAMED, using

@@ -28,7 +28,8 @@ from weft.models.config import ModelConfig, cache_dtype
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
-from weft.models.weights import RandomWeights, load_model
+from weft.models.loading import load_model
+from weft.models.random_weights import RandomWeights
 from weft.runtime import get as get_runtime
 from weft.runtime.interface import Runtime
 from weft.spec.eagle3 import Eagle3

@@ -64,19 +64,19 @@ constexpr HalfLayout half_layout(Format format) {
 
 constexpr std::int64_t code_words(Format format) { return block_of(format).inputs * half_layout(format).bits / 32; }
 
-// Where the high bits and the scales begin in a half's block, in bytes.
+// Returns the bytes of a half's block before its high bits, and before its scales.
 constexpr std::int64_t planes_at(Format format) { return code_words(format) * 4 * kHalf; }
 constexpr std::int64_t scales_at(Format format) {
   return planes_at(format) + half_layout(format).planes * block_of(format).inputs * kHalf / 8;
 }
 
-// Where word `word` of the codes of output `lane` of a half lies in the half's block, in bytes. Not for FP8.
+// Returns the bytes of a half's block before word `word` of the codes of output `lane`. Not for FP8.
 constexpr std::int64_t word_at(Format format, std::int64_t word, std::int64_t lane) {
   const std::int64_t words = kSub * half_layout(format).bits / 32;  // of a sub-block
   return ((word / words * 2 + lane / 16) * words + word % words) * 64 + lane % 16 * 4;
 }
 
-// Where the plane of high bits of a sub-block begins, for the 16 outputs of `lane`, in bytes.
+// Returns the bytes of a half's block before a plane of high bits of a sub-block, for the 16 outputs of `lane`.
 constexpr std::int64_t plane_at(Format format, std::int64_t sub, std::int64_t lane, int plane) {
   return planes_at(format) + ((sub * 2 + lane / 16) * half_layout(format).planes + plane) * 64;
 }

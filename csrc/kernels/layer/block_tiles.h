@@ -2,29 +2,9 @@
 // float32, and then all tiles of rows multiply them. Widening gives the numbers of blocks.cpp, so a product has the
 // bits of one with the widened matrix.
 
-typedef std::int32_t Ints __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
-
 constexpr std::int64_t kWidenedInputs = 256;  // at once; a multiple of all blocks' inputs
 
 WEFT_INLINE Lanes to_floats(Ints numbers) { return __builtin_convertvector(numbers, Lanes); }
-
-// Returns kLanes numbers of 8 bits. GCC would convert them one by one.
-template <class T>
-WEFT_INLINE Ints load_bytes(const char *from) {
-  constexpr bool kSigned = std::is_signed_v<T>;
-#if WEFT_TARGET == 512
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
-  return (Ints)(kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
-#elif WEFT_TARGET == 256
-  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from));
-  return (Ints)(kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
-#else
-  Ints ints;
-  for (int k = 0; k < kLanes; ++k)
-    ints[k] = kSigned ? static_cast<std::int8_t>(from[k]) : static_cast<std::uint8_t>(from[k]);
-  return ints;
-#endif
-}
 
 WEFT_INLINE Ints load_ints(const char *from) {
   Ints ints;

@@ -59,33 +59,11 @@ struct Kernels {
   }
 };
 
-namespace plain {
-#define WEFT_TARGET 0
-#include "kernels/layer/group_kernels.h"
-#undef WEFT_TARGET
-}  // namespace plain
-
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace avx2 {
-#define WEFT_TARGET 256
-#include "kernels/layer/group_kernels.h"
-#undef WEFT_TARGET
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
-namespace avx512 {
-#define WEFT_TARGET 512
-#include "kernels/layer/group_kernels.h"
-#undef WEFT_TARGET
-}  // namespace avx512
-#pragma GCC pop_options
-#endif
+#define WEFT_INNER_LOOPS "kernels/layer/group_kernels.h"
+#include "kernels/layer/each_target.h"
 
 const Kernels &best_kernels() {
-#if defined(__x86_64__)
+#if defined(WEFT_HAS_TARGETS)
   if (instruction_set() == InstructionSet::kAvx512) return avx512::kKernels;
   if (instruction_set() == InstructionSet::kAvx2) return avx2::kKernels;
 #endif

@@ -1,5 +1,5 @@
-// The inner loops of group.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
-// namespace. So there is no include guard.
+// The inner loops of group.cpp, which includes this by each_target.h: once for each instruction set (WEFT_TARGET), each
+// time in another namespace. So there is no include guard.
 
 // A vector has the size of one register, because the compiler keeps larger ones in memory. The order of a sum of
 // products does not depend on it. The compiler may reorder other sums, such as that of a softmax (-ffast-math).

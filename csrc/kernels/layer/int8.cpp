@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -31,7 +32,9 @@ namespace plain {
 #define WEFT_TARGET 0
 // clang-format off
 #include "kernels/layer/lanes.h"
-#include "kernels/layer/int8_tiles.h"
+#include "kernels/layer/int8_round.h"
+#include "kernels/layer/int8_plain.h"
+#include "kernels/layer/int8_kernels.h"
 // clang-format on
 #undef WEFT_TARGET
 }  // namespace plain
@@ -44,7 +47,12 @@ namespace avx2 {
 #define WEFT_TARGET 256
 // clang-format off
 #include "kernels/layer/lanes.h"
+#include "kernels/layer/int8_round.h"
+#include "kernels/layer/int8_vectors_avx2.h"
+#include "kernels/layer/int8_weights.h"
+#include "kernels/layer/int8_products_avx2.h"
 #include "kernels/layer/int8_tiles.h"
+#include "kernels/layer/int8_kernels.h"
 // clang-format on
 #undef WEFT_TARGET
 }  // namespace avx2
@@ -55,7 +63,12 @@ namespace vnni {
 #define WEFT_TARGET 512
 // clang-format off
 #include "kernels/layer/lanes.h"
+#include "kernels/layer/int8_round.h"
+#include "kernels/layer/int8_vectors_avx512.h"
+#include "kernels/layer/int8_weights.h"
+#include "kernels/layer/int8_products_avx512.h"
 #include "kernels/layer/int8_tiles.h"
+#include "kernels/layer/int8_kernels.h"
 // clang-format on
 #undef WEFT_TARGET
 }  // namespace vnni
@@ -93,10 +106,10 @@ const Int8Kernels &best_kernels() {
   if (has_vnni() && has_amx_int8()) return amx::kInt8Kernels;
 #endif
 #if defined(WEFT_HAS_TARGETS)
-  static const Int8Kernels of_amd =
+  static const Int8Kernels amd_kernels =
       with_one_row_apart<Format::kQ4_0, Format::kQ4_1, Format::kQ8_0, Format::kQ4_K, Format::kInt4_32, Format::kInt4_64,
                          Format::kInt4_128, Format::kInt8_32, Format::kInt8_128>(vnni::kInt8Kernels);
-  if (has_vnni() && has_fast_pairs()) return of_amd;
+  if (has_vnni() && has_fast_pairs()) return amd_kernels;
   if (has_vnni()) return vnni::kInt8Kernels;
   if (instruction_set() != InstructionSet::kPlain) return avx2::kInt8Kernels;
 #endif

@@ -56,7 +56,7 @@ template <class Weights, int kRows>
   finish_writes();
   for (std::int64_t step = 0; step < std::min<std::int64_t>(kLag, steps); ++step) multiply(step);
   for (int g = 0; g < 2; ++g) {
-    Floats sums[kRows];
+    Lanes sums[kRows];
     WEFT_UNROLL for (int m = 0; m < kRows; ++m) sums[m] = floats_at(to + m * kHalf + g * kLanes);
     for (std::int64_t s = 0; s < count; ++s) {
       const std::int64_t step = g * count + s;
@@ -65,11 +65,11 @@ template <class Weights, int kRows>
       const Int8Scale scale = Weights{weights[s]}.scale(g);
       const char *block = x + s * kStep;
       const auto product = [&](int k, int m) __attribute__((always_inline)) {
-        return ints_at(reinterpret_cast<const char *>(products[step % kRing][k] + 16 * m));
+        return words_at(reinterpret_cast<const char *>(products[step % kRing][k] + 16 * m));
       };
       WEFT_UNROLL for (int m = 0; m < kRows; ++m) {
-        const Ints minus = word_of(block + int8_minus_sums_at(kRows, 0), m);
-        Floats total;
+        const Words minus = word_of(block + int8_minus_sums_at(kRows, 0), m);
+        Lanes total;
         if constexpr (kOf16) {
           total =
               scaled_halves(_mm512_add_epi32(product(0, m), pairs_times(all_words(kOffsetOf16), minus)),

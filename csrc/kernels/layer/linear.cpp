@@ -74,38 +74,11 @@ struct Depth {
   int lines;
 };
 
-namespace plain {
-#define WEFT_TARGET 0
 #define WEFT_PAIRS 0
-#include "kernels/layer/lanes.h"
-#include "kernels/layer/tiles.h"
-#include "kernels/layer/tiles_bfloat16.h"
-#undef WEFT_TARGET
-}  // namespace plain
+#define WEFT_INNER_LOOPS "kernels/layer/tiles.h"
+#include "kernels/layer/each_target.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WEFT_HAS_TARGETS 1
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace avx2 {
-#define WEFT_TARGET 256
-#include "kernels/layer/lanes.h"
-#include "kernels/layer/tiles.h"
-#include "kernels/layer/tiles_bfloat16.h"
-#undef WEFT_TARGET
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
-namespace avx512 {
-#define WEFT_TARGET 512
-#include "kernels/layer/lanes.h"
-#include "kernels/layer/tiles.h"
-#include "kernels/layer/tiles_bfloat16.h"
-#undef WEFT_TARGET
-}  // namespace avx512
-#pragma GCC pop_options
-#if __GNUC__ >= 11
+#if defined(WEFT_HAS_TARGETS) && __GNUC__ >= 11
 #define WEFT_HAS_BFLOAT16 1
 #undef WEFT_PAIRS
 #define WEFT_PAIRS 1
@@ -132,7 +105,6 @@ using avx512::store_epilogue;
 #include "kernels/layer/amx_tiles.h"
 }  // namespace amx
 #pragma GCC pop_options
-#endif
 #endif
 
 const VectorKernels &best_kernels() {

@@ -23,31 +23,8 @@ WEFT_INLINE std::int64_t blocks_of(const RecurrentCache &cache) {
   return (cache.value_size + kStateColumns - 1) / kStateColumns;
 }
 
-namespace plain {
-#define WEFT_TARGET 0
-#include "kernels/layer/state_block.h"
-#undef WEFT_TARGET
-}  // namespace plain
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define WEFT_HAS_TARGETS 1
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-namespace avx2 {
-#define WEFT_TARGET 256
-#include "kernels/layer/state_block.h"
-#undef WEFT_TARGET
-}  // namespace avx2
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c,prefer-vector-width=512")
-namespace avx512 {
-#define WEFT_TARGET 512
-#include "kernels/layer/state_block.h"
-#undef WEFT_TARGET
-}  // namespace avx512
-#pragma GCC pop_options
-#endif
+#define WEFT_INNER_LOOPS "kernels/layer/state_block.h"
+#include "kernels/layer/each_target.h"
 
 struct Variant {
   std::int64_t together;  // blocks
@@ -56,7 +33,7 @@ struct Variant {
 };
 
 Variant best_variant() {
-#if WEFT_HAS_TARGETS
+#if defined(WEFT_HAS_TARGETS)
   if (instruction_set() == InstructionSet::kAvx512)
     return {avx512::kMostTogether, avx512::recur_any, avx512::settle_any};
   if (instruction_set() == InstructionSet::kAvx2) return {avx2::kMostTogether, avx2::recur_any, avx2::settle_any};

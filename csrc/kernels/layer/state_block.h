@@ -1,5 +1,5 @@
-// The inner loops of recur.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
-// namespace. So there is no include guard.
+// The inner loops of recur.cpp, which includes this by each_target.h: once for each instruction set (WEFT_TARGET), each
+// time in another namespace. So there is no include guard.
 //
 // A block is kStateColumns value dimensions of a head's state. It stays in the L1 cache over all tokens of a chain.
 // Every sum and every product is written out, because the state after a token must have the same bits wherever it is

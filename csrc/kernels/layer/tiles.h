@@ -1,5 +1,7 @@
-// The inner loops of linear.cpp, which includes this once for each instruction set (WEFT_TARGET), each time in another
-// namespace. So there is no include guard.
+// The inner loops of linear.cpp, which includes this by each_target.h: once for each instruction set (WEFT_TARGET),
+// each time in another namespace. So there is no include guard.
+
+#include "kernels/layer/lanes.h"
 
 // A register tile is up to kMaxTileRows rows by vectors_of(rows) vectors of a panel. Its sums and the weights fill the
 // registers, of which AVX-512 has 32 and the others 16. With fewer rows a tile has more vectors: a multiply-add waits
@@ -252,3 +254,5 @@ const VectorKernels kVectorKernels = {{{times_panel<float>, scratch, 1},
                                        kBlockKernel<Format::kFP8>},
                                       multiply_panel,
                                       norm_rows};
+
+#include "kernels/layer/tiles_bfloat16.h"

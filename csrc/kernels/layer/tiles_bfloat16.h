@@ -1,6 +1,6 @@
-// The inner loops of linear.cpp for bfloat16 weights and activations rounded to bfloat16. linear.cpp includes this once
-// for each instruction set, after tiles.h, each time in another namespace. So there is no include guard. WEFT_PAIRS
-// says that the instruction set multiplies pairs of bfloat16 (VDPBF16PS).
+// The inner loops of linear.cpp for bfloat16 weights and activations rounded to bfloat16. tiles.h includes this for
+// each instruction set, and linear.cpp once more for AVX512-BF16, each time in another namespace. So there is no
+// include guard. WEFT_PAIRS says that the instruction set multiplies pairs of bfloat16 (VDPBF16PS).
 //
 // A sum adds the odd input of a pair, then the even one, pair by pair: the order of VDPBF16PS in Intel's manual. That
 // instruction counts numbers below 2^-126 as 0. Otherwise all instruction sets with fused multiply-adds give the same

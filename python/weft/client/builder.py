@@ -22,10 +22,12 @@ from weft.errors import InputError, TokenizerError
 from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.vocabulary.materials import VocabularyMaterials
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.models.architectures import parse_config, read_config
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, cache_dtype
+from weft.models.in_memory import model_in_memory
+from weft.models.loading import load_model
 from weft.models.states import state_bytes
-from weft.models.weights import load_model, model_in_memory, parse_config, read_config
 from weft.models.windows import layer_windows
 from weft.ops.attention import NO_WINDOW, Window
 from weft.runtime import get as get_runtime

@@ -14,16 +14,19 @@ import torch
 from weft.config import EngineConfig, ResolvedConfig
 from weft.engine.kv.size import DEVICE_FRACTION, SHARED_FRACTION
 from weft.grammar.vocabulary.tokenizer import Vocabulary
+from weft.models.architectures import how_it_runs, read_config
 from weft.models.base import Model
+from weft.models.checkpoint import Checkpoint
 from weft.models.config import ModelConfig, cache_dtype
 from weft.models.decoder import Decoder
+from weft.models.dtypes import with_dtype
 from weft.models.eagle3_head import Eagle3Head
+from weft.models.loading import check_weights
 from weft.models.memory import token_bytes
 from weft.models.mixture import Mixture
 from weft.models.mtp_module import MtpModules, has_modules
 from weft.models.progress import size_of
 from weft.models.states import slot_bytes
-from weft.models.weights import Checkpoint, check_weights, how_it_runs, read_config, with_dtype
 from weft.tokenizer.files import load_tokenizer
 from weft.tokenizer.formats import reasoning_markers, tool_style_of
 from weft.tokenizer.tokenizer import Tokenizer

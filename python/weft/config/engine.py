@@ -225,12 +225,12 @@ class ExecutionConfig(Checked):
     """How matrix products on a CPU round the rows that they read (`docs/precision.md`). Sums are float32. A matrix that
     allows no such rounding is multiplied as with `"auto"`, and routers of experts read rows in float32.
 
-    - `"auto"`: as is fastest: `"int8"` for quantised weights other than FP8, `"bfloat16"` for weights in bfloat16 on
-      processors that multiply bfloat16 faster than float32, and `"float32"` for others.
+    - `"auto"`: as is fastest: `"int8"` for quantised weights other than FP8 on processors with AVX2, `"bfloat16"` for
+      weights in bfloat16 on processors that multiply bfloat16 faster than float32, and `"float32"` for others.
     - `"float32"`: not at all.
     - `"bfloat16x2"`: to two parts in bfloat16, 17 bits in all, for weights in bfloat16. Needs a processor with AMX.
     - `"bfloat16"`: to bfloat16, for weights in bfloat16.
-    - `"int8"`: to int8, with a scale for each 32 numbers of a row, for quantised weights.
+    - `"int8"`: to int8, with a scale for each 32 numbers of a row, for quantised weights other than FP8.
     """
 
     overlap: Literal["auto"] | bool = "auto"

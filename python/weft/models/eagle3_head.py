@@ -16,10 +16,10 @@ from torch import Tensor
 from weft.core.files import read_json
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
+from weft.models.checkpoint import META, Checkpoint
 from weft.models.decoder import rotary_tables
 from weft.models.eagle3_config import Eagle3Config, parse_eagle3
 from weft.models.layers import MLP, Attention, norms
-from weft.models.weights import META, Checkpoint
 from weft.ops.attention import Rows
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import PackingThreads

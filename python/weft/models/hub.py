@@ -16,8 +16,8 @@ from typing import Any
 from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory, weight_files
 from weft.core.files import MAX_JSON_BYTES, read_json
 from weft.errors import ModelError, escaped
+from weft.models.architectures import parse_config
 from weft.models.quantized.parse import APART
-from weft.models.weights import parse_config
 
 Say = Callable[[str], object]
 TIMEOUT_S = 10.0

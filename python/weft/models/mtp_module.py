@@ -17,7 +17,9 @@ from torch import Tensor
 
 from weft.core.files import read_json
 from weft.errors import ModelError
+from weft.models.architectures import read_config
 from weft.models.base import Model, PagedKV
+from weft.models.checkpoint import META, Checkpoint
 from weft.models.config import MTP_KEY, ModelConfig, fit_target
 from weft.models.decoder import Decoder, rotary_tables
 from weft.models.fields import Fields
@@ -25,7 +27,6 @@ from weft.models.layers import DecoderLayer, LayerViews, norms
 from weft.models.memory import LayerMemory
 from weft.models.mtp_layout import APART, INSIDE, MtpLayout
 from weft.models.residual import Residual
-from weft.models.weights import META, Checkpoint, read_config
 from weft.ops.attention import KVLayer, Rows
 from weft.ops.linear import Linear
 from weft.ops.packing import PackingThreads

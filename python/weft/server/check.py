@@ -17,10 +17,10 @@ from weft.engine.build import check_beam_width, state_sizes
 from weft.engine.kv.size import DeviceMemory, pages_in_memory
 from weft.errors import InputError, WeftError
 from weft.grammar.compile.compiler import GuideCompiler
+from weft.models.architectures import read_config
 from weft.models.config import cache_dtype
 from weft.models.states import state_bytes
 from weft.models.stored import count_parameters
-from weft.models.weights import read_config
 from weft.runtime import get as get_runtime
 from weft.server import models
 from weft.server.faults import FaultList

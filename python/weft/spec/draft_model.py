@@ -20,7 +20,7 @@ from weft.grammar.vocabulary.hugging_face import read_huggingface
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 from weft.ops.rows import packed_places, take_rows
 from weft.spec.base import DraftBuffers, DrafterContext, Verified

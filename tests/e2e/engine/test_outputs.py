@@ -21,8 +21,8 @@ from weft.engine.device.tensors import OutputBuffers, marked_outputs
 from weft.engine.sequence import Sequence
 from weft.errors import InputError, ModelError
 from weft.models.llama import Llama
+from weft.models.loading import load_model
 from weft.models.outputs import mark_output
-from weft.models.weights import load_model
 from weft.runtime import CpuRuntime
 
 KINDS = ("eagle3", "mtp", "draft_model", "ngram", "forced+eagle3")

@@ -35,7 +35,7 @@ from support.products import covering
 from support.quantised import CASES, quantise
 from weft import LLM, EngineConfig, SamplingParams
 from weft.config import model_directory
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.formats import Format
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2}

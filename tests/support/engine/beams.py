@@ -20,7 +20,7 @@ from weft.grammar.compile.compiler import GuideCompiler
 from weft.grammar.guide import Guide
 from weft.grammar.vocabulary.tokenizer import Vocabulary
 from weft.models.base import PagedKV
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.runtime import get
 from weft.runtime.interface import Runtime
 from weft.spec.load import Drafting

@@ -6,7 +6,7 @@ import torch
 
 from weft.models.base import Model
 from weft.models.config import ModelConfig
-from weft.models.weights import RandomWeights
+from weft.models.random_weights import RandomWeights
 from weft.registry import load
 
 

@@ -18,7 +18,7 @@ from weft.grammar.xgrammar.backend import XGrammarBackend
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
 from weft.models.llama import Llama
-from weft.models.weights import RandomWeights
+from weft.models.random_weights import RandomWeights
 from weft.spec.base import Drafter
 from weft.spec.draft_model import DraftModel
 

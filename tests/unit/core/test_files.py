@@ -17,7 +17,7 @@ from support.engine.checkpoints import save_checkpoint
 from weft.config.paths import model_directory
 from weft.core.files import inside, read_json, write_whole
 from weft.errors import ModelError, TokenizerError
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.tokenizer.files import load_tokenizer
 
 

@@ -22,8 +22,8 @@ from weft.errors import ModelError
 from weft.models.base import Model
 from weft.models.config import ModelConfig
 from weft.models.eagle3_head import Eagle3Head
+from weft.models.loading import load_model
 from weft.models.rope import Llama3Scaling, Rope
-from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.ops.formats import Activations
 from weft.ops.linear import Linear

@@ -16,12 +16,15 @@ from torch.utils._pytree import tree_leaves
 
 from support.families import FAMILIES, save
 from support.launch_check import cuda_device_guard
-from weft.models import weights
+from weft.models import checkpoint
+from weft.models.architectures import read_config
 from weft.models.decoder import Decoder
+from weft.models.dtypes import with_dtype
+from weft.models.in_memory import WeightsInMemory
+from weft.models.loading import load_model
 from weft.models.matrices import Matrices
 from weft.models.mixture import Mixture
 from weft.models.stored import DTYPES, stored_tensors
-from weft.models.weights import WeightsInMemory, load_model, read_config, with_dtype
 from weft.ops.huge_pages import converted
 from weft.ops.packing import MAX_THREADS
 
@@ -65,7 +68,7 @@ def test_a_conversion_is_of_one_expert(family: str, tmp_path: Path) -> None:
         return result
 
     plain, shapes = converted, {each.shape[1:] for each in fused}
-    with patch.object(weights, "converted", noted):
+    with patch.object(checkpoint, "converted", noted):
         load_model(tmp_path, dtype="bfloat16")
     assert len(fused) == 2 * 4 and len(made) == EXPERTS * len(fused), "gates and ups, and downs"
     assert max(alive) <= 2 * MAX_THREADS + 3

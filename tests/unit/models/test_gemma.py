@@ -15,9 +15,11 @@ from torch import Tensor
 
 from support.families import VISION
 from weft.errors import ModelError
+from weft.models.architectures import parse_config
 from weft.models.base import Model, PagedKV
 from weft.models.gemma3 import Gemma3Conditional
-from weft.models.weights import load_model, model_in_memory, parse_config
+from weft.models.in_memory import model_in_memory
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 from weft.registry import load
 

@@ -20,11 +20,13 @@ from transformers.models.gemma2 import modeling_gemma2
 from support.families import FAMILIES, HYBRIDS, save
 from support.generic import without_modules
 from weft.errors import ModelError
+from weft.models.architectures import read_config
 from weft.models.base import Model, PagedKV
 from weft.models.generic import calls, mixers
 from weft.models.generic.model import TransformersModel
+from weft.models.in_memory import model_in_memory
+from weft.models.loading import load_model
 from weft.models.states import States
-from weft.models.weights import load_model, model_in_memory, read_config
 from weft.ops.attention import NO_WINDOW, Heads, KVLayer, Rows, attend
 from weft.ops.linear import Linear
 from weft.ops.recurrence import convolve, recur

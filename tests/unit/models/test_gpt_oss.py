@@ -19,10 +19,12 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from weft.client.model_facts import ModelFacts
 from weft.errors import ModelError
+from weft.models.architectures import parse_config, read_config
 from weft.models.base import Model, PagedKV
+from weft.models.in_memory import WeightsInMemory, model_in_memory
+from weft.models.loading import load_model
 from weft.models.quantized import mxfp4
 from weft.models.stored import count_parameters
-from weft.models.weights import WeightsInMemory, load_model, model_in_memory, parse_config, read_config
 from weft.ops.attention import Rows
 from weft.ops.packing import MAX_THREADS
 from weft.ops.quantized import Quantized

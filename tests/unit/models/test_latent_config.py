@@ -8,10 +8,10 @@ import pytest
 import transformers
 
 from weft.errors import ModelError
+from weft.models.architectures import parse_config
 from weft.models.config import ModelConfig
 from weft.models.latent import LatentConfig
 from weft.models.memory import token_bytes
-from weft.models.weights import parse_config
 from weft.ops.routing import Choice, Scores
 
 DEEPSEEK_V3 = {

@@ -16,7 +16,7 @@ from weft.config import EngineConfig
 from weft.errors import InputError, ModelError
 from weft.models.base import PagedKV
 from weft.models.config import ModelConfig, parse_decoder
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.models.windows import layer_windows
 from weft.ops.attention import Rows, Window
 

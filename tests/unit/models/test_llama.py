@@ -16,7 +16,7 @@ import transformers
 from torch import Tensor
 
 from weft.models.base import Model, PagedKV
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 
 PAGE = 4

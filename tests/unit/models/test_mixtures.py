@@ -16,9 +16,9 @@ from support.families import FAMILIES, save
 from support.launch_check import cuda_device_guard
 from weft.client.model_facts import ModelFacts, experts_line, fact_lines
 from weft.models import mixture
+from weft.models.architectures import parse_config
 from weft.models.config import ModelConfig
 from weft.models.residual import Residual
-from weft.models.weights import parse_config
 from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import PackingThreads

@@ -12,9 +12,10 @@ import torch
 
 from support.quantised import CASES, Case
 from weft.errors import ModelError
+from weft.models.checkpoint import META
 from weft.models.config import ModelConfig, parse_decoder
+from weft.models.in_memory import WeightsInMemory
 from weft.models.stored import parameters_of
-from weft.models.weights import META, WeightsInMemory
 from weft.ops.formats import Format
 from weft.ops.quantized import Quantized
 

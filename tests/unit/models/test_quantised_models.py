@@ -17,8 +17,8 @@ from support.families import save, small_settings
 from support.quantised import CASES, Case, quantise
 from weft.client.model_facts import ModelFacts, weights_line
 from weft.models.base import Model, PagedKV
+from weft.models.loading import load_model
 from weft.models.stored import count_parameters
-from weft.models.weights import load_model
 from weft.ops.attention import Rows
 
 SIZES: dict[str, Any] = {

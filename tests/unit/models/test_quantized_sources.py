@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from support.families import FAMILIES, HYBRIDS, architecture_of, config_of, own_families
+from weft.models.architectures import parse_config
 from weft.models.base import Model, PagedKV, WeightSource
+from weft.models.checkpoint import META
+from weft.models.dtypes import with_dtype
 from weft.models.matrices import Matrices
 from weft.models.mixture import Mixture
-from weft.models.weights import META, parse_config, with_dtype
 from weft.ops.attention import Rows
 from weft.ops.formats import Activations, Format
 from weft.ops.packing import PackingThreads

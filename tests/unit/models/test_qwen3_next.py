@@ -15,8 +15,10 @@ from torch import Tensor
 
 from support.families import HYBRIDS, config_of, save
 from weft.errors import ModelError
+from weft.models.architectures import parse_config
 from weft.models.base import Model, PagedKV
-from weft.models.weights import load_model, model_in_memory, parse_config
+from weft.models.in_memory import model_in_memory
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 
 YARN = {

@@ -21,20 +21,15 @@ from weft.config import package_model_path
 from weft.core.request import OWN_NAMES
 from weft.engine.admission import can_grow, shorten
 from weft.errors import ModelError
-from weft.models import weights
+from weft.models import loading
+from weft.models.architectures import how_it_runs, parse_config, read_config
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, parse_decoder
+from weft.models.dtypes import with_dtype
 from weft.models.llama import Llama
+from weft.models.loading import check_weights, load_model
+from weft.models.random_weights import RandomWeights
 from weft.models.stored import MappedFiles
-from weft.models.weights import (
-    RandomWeights,
-    check_weights,
-    how_it_runs,
-    load_model,
-    parse_config,
-    read_config,
-    with_dtype,
-)
 from weft.ops import packing
 from weft.ops.attention import Rows
 from weft.ops.formats import Activations, Format
@@ -430,7 +425,7 @@ def test_code_of_the_models_own_is_refused(checkpoint: Path) -> None:
 def test_weights_that_do_not_fit_in_memory_are_refused(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weights, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(loading, "available_bytes", lambda: 10_000)
     with pytest.raises(ModelError, match=r"no memory for a model of this size: its weights need .* are free"):
         load_model(checkpoint)
 
@@ -455,7 +450,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from weft.config import package_model_path
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 
 def field(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) * 1024

@@ -18,7 +18,7 @@ from support.launch_check import check_launched
 from weft.config import Speculation
 from weft.errors import ModelError, TokenizerError
 from weft.grammar.vocabulary.tokenizer import Vocabulary
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.formats import ACTIVATION_DTYPES
 from weft.spec.base import DrafterContext
 from weft.spec.draft_model import DraftModel

@@ -21,9 +21,9 @@ from weft.config import Speculation, package_model_path
 from weft.errors import ModelError
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig
+from weft.models.loading import load_model
 from weft.models.mtp_module import MtpModules
 from weft.models.rope import Rope
-from weft.models.weights import load_model
 from weft.ops.attention import Rows
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp, MtpChain

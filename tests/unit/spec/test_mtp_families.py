@@ -20,9 +20,9 @@ from weft.client.model_facts import ModelFacts, drafter_lines
 from weft.config import Speculation
 from weft.errors import ModelError
 from weft.models.base import Model
+from weft.models.loading import load_model
 from weft.models.mtp_module import MtpModules
 from weft.models.qwen3_5 import Qwen35, Qwen35Moe
-from weft.models.weights import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
 

@@ -12,7 +12,7 @@ from support.engine.drafting import PAGE, PAGES, SLOTS, Drafting
 from support.engine.hybrid_modules import PlainModule, add_module
 from support.families import HYBRIDS, save
 from weft.config import Speculation
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.spec.base import DrafterContext
 from weft.spec.mtp import Mtp
 

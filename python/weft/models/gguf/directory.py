@@ -16,12 +16,13 @@ from typing import Any
 from weft.config.environ import cache_directory
 from weft.core.files import MAX_JSON_BYTES
 from weft.errors import ModelError, TokenizerError
+from weft.models.architectures import of_gguf, parse_config
 from weft.models.gguf.config import config_json
 from weft.models.gguf.header import read_header
 from weft.models.gguf.metadata import Metadata
 from weft.models.gguf.tokenizer import end_ids, tokenizer_config_json, tokenizer_json
+from weft.models.loading import check_weights
 from weft.models.stored import GGUF
-from weft.models.weights import check_weights, of_gguf, parse_config
 from weft.tokenizer.files import load_tokenizer
 from weft.version import __version__
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.core.files import write_whole
 from weft.errors import ModelError
+from weft.models.architectures import parse_config
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.gguf.config import config_json
 from weft.models.gguf.directory import contents_of
@@ -16,7 +17,6 @@ from weft.models.gguf.header import Header, read_header
 from weft.models.gguf.names import QUANTIZED, family_of, switches
 from weft.models.gguf.rotation import in_halves
 from weft.models.stored import MappedFiles, gguf_tensors
-from weft.models.weights import parse_config
 from weft.ops.formats import Format
 from weft.ops.quantized import Quantized
 

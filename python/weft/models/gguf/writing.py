@@ -11,12 +11,13 @@ import torch
 
 from weft.core.files import read_json
 from weft.errors import ModelError
+from weft.models.architectures import read_config
+from weft.models.checkpoint import Checkpoint
 from weft.models.config import ModelConfig
 from weft.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, OUTPUT_NORM
 from weft.models.gguf.rotation import side_by_side
 from weft.models.gguf.tokenizer import add_tokenizer
 from weft.models.rope import Rope
-from weft.models.weights import Checkpoint, read_config
 
 ARCHITECTURE = "llama"
 _DENSE = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}

@@ -22,10 +22,10 @@ from weft.client.generation_config import sampling_defaults
 from weft.config import model_directory, model_name
 from weft.core.files import read_json
 from weft.grammar import Vocabulary
+from weft.models.architectures import read_config
 from weft.models.gguf.header import read_header
 from weft.models.gguf.metadata import Metadata
 from weft.models.stored import count_parameters, gguf_file, stored_tensors
-from weft.models.weights import read_config
 
 SETTINGS = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
 SAMPLING = SamplingParams(max_tokens=6)

@@ -14,7 +14,7 @@ from support.gguf_files import write
 from weft.config import model_directory
 from weft.models.base import Model, PagedKV
 from weft.models.gguf.names import QUANTIZED
-from weft.models.weights import load_model
+from weft.models.loading import load_model
 from weft.ops.attention import Rows
 
 LLAMA3 = {

@@ -17,11 +17,13 @@ from support.gguf_files import write
 from weft.client.model_facts import ModelFacts, weights_line
 from weft.config import model_directory
 from weft.errors import ModelError
+from weft.models.architectures import read_config
+from weft.models.checkpoint import META, Checkpoint
 from weft.models.config import ModelConfig
+from weft.models.dtypes import with_dtype
 from weft.models.gguf.header import KINDS
 from weft.models.gguf.names import DENSE, QUANTIZED
 from weft.models.stored import MappedFiles, gguf_tensors
-from weft.models.weights import META, Checkpoint, read_config, with_dtype
 from weft.ops.formats import Format
 from weft.ops.quantized import Quantized
 
