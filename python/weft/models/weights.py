@@ -604,7 +604,12 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 def with_dtype_of(config: ModelConfig, other: ModelConfig, device: torch.device) -> ModelConfig:
     """Set the dtypes of `config` as those of `other`, a model on `device`. A quantised model is dequantised only if the
     caller chose a dtype for `other`."""
-    name = "auto" if config.keeps_formats and not other.dequantizes else dtype_name(other)
+    if config.keeps_formats and not other.dequantizes:
+        name = "auto"
+    elif device.type == "cpu":
+        name = dtype_name(other)
+    else:  # there a quantised model's matrices have no dtype, but its activations do
+        name = dtype_name(replace(other, weight_dtype=other.dtype))
     return replace(with_dtype(config, name, device), dtype=other.dtype)
 
 
@@ -680,7 +685,14 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
             return native, native.parse_config(data, where)
         except UnsupportedConfig as error:
             unsupported, why = error, str(error)
-    refuse_quantized(Fields(data, where))
+    try:
+        refuse_quantized(Fields(data, where))
+    except ModelError as error:
+        if unsupported is None:
+            raise
+        raise ModelError(
+            f"{unsupported}. transformers' code, which may run such a model, needs one that is not quantised"
+        ) from error
     generic: type[Model] = load("generic models", "transformers")
     try:
         return generic, replace(generic.parse_config(data, where), why_generic=why)
