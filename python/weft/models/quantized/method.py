@@ -105,6 +105,8 @@ class Method:
     """Ends of the names of the other tensors of a matrix."""
     has_idle_biases: ClassVar[bool] = False
     """Checkpoints may have biases of zeros that the model lacks."""
+    copies_embeddings: ClassVar[bool] = False
+    """On a CPU, embeddings are copied from the file, because people replace files of this kind while a model runs."""
 
     @property
     def codes_per_element(self) -> int:
