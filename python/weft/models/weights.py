@@ -626,7 +626,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
-        with PackingThreads(config.rounding):
+        with PackingThreads(config.rounding) as packing:
             model = model_class(config, weights)
     except (
         RuntimeError,
@@ -645,7 +645,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
     is_narrow = bool(weights.matrix_formats) or any(
         each is not torch.float32 for each in weights.matrix_dtypes
     )
-    model.config = replace(model.config, has_narrow_weights=is_narrow)
+    model.config = replace(model.config, has_narrow_weights=is_narrow, roundings=frozenset(packing.chosen))
     return model
 
 
