@@ -26,8 +26,8 @@ FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"
 MAX_DIMS = 4
 MAX_NAMES = 1 << 20
 """The largest number of keys, and of tensors. A mixture of experts has some thousand tensors."""
-MAX_TEXTS = 1 << 24
-"""The largest number of texts in a list. Large vocabularies have some 300,000 tokens, and as many merges."""
+MAX_VALUES = 1 << 24
+"""The largest number of values in a list. Large vocabularies have some 300,000 tokens, and as many merges."""
 ALIGNMENT = "general.alignment"
 
 Value = int | float | bool | str
@@ -229,9 +229,11 @@ class _Reader:
             return key, self._text(key)
         if kind == ARRAY:
             of, count = self._number(4), self._number(8)
+            if count > MAX_VALUES:  # which leads through all weights, or makes as many objects
+                raise self._damaged(f"the list {key!r} has {count} values")
             begin = self.at
             if of == TEXT:
-                self._skip_texts(key, count)
+                self._skip_texts(count)
             else:
                 self._skip(count * struct.calcsize(self._form(of, key)))
             return key, Listed(of, count, begin)
@@ -305,10 +307,8 @@ class _Reader:
     def _text(self, key: str) -> str:
         return _decoded(self._file, key, self._take(self._number(8)))
 
-    def _skip_texts(self, key: str, count: int) -> None:
-        """Skip the texts of a list. Their number is bounded, because a wrong one leads through all weights."""
-        if count > MAX_TEXTS:
-            raise self._damaged(f"the list {key!r} has {count} texts")
+    def _skip_texts(self, count: int) -> None:
+        """Skip the texts of a list."""
         read, data, size, at = struct.Struct("<Q").unpack_from, self._data, self._size, self.at
         for _ in range(count):
             if at + 8 > size:
