@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,11 +20,19 @@ from weft.errors import ModelError, TokenizerError
 from weft.models.gguf.config import config_json
 from weft.models.gguf.header import read_header
 from weft.models.gguf.metadata import Metadata
-from weft.models.gguf.tokenizer import end_ids, tokenizer_config_json, tokenizer_json
+from weft.models.gguf.tokenizer import (
+    SPLITTING_KEY,
+    end_ids,
+    names_no_splitting,
+    tokenizer_config_json,
+    tokenizer_json,
+)
 from weft.models.stored import GGUF
 from weft.models.weights import check_weights, of_gguf, parse_config
 from weft.tokenizer.files import load_tokenizer
 from weft.version import __version__
+
+_log = logging.getLogger(__name__)
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 _SAMPLING = {
@@ -95,20 +104,35 @@ def contents_of(file: Path, more: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def _tokenizer(file: Path, fields: Metadata) -> dict[str, bytes]:
-    """The files of the tokenizer: made of the metadata, or those beside the file if weft does not read its own."""
+    """The files of the tokenizer: made of the metadata; or those beside the file, if weft does not read its own, or if
+    it does not say how text is split."""
+    is_beside, is_unsure = (file.parent / TOKENIZER[0]).is_file(), names_no_splitting(fields)
+    if is_beside and is_unsure:
+        return _tokenizer_beside(file)
     try:
         made = {"tokenizer.json": _json(tokenizer_json(fields))}
-        return made | {"tokenizer_config.json": _json(tokenizer_config_json(fields))}
+        made |= {"tokenizer_config.json": _json(tokenizer_config_json(fields))}
     except TokenizerError:
-        beside = [file.parent / name for name in TOKENIZER]
-        if not beside[0].is_file():
+        if not is_beside:
             raise
-        load_tokenizer(file.parent)
-        return {
-            path.name: path.read_bytes()
-            for path in beside
-            if path.is_file() and path.stat().st_size <= MAX_JSON_BYTES
-        }
+        return _tokenizer_beside(file)
+    if is_unsure:
+        _log.warning(
+            "%s: has no %r, so text is split by llama.cpp's default rules, which may not be those of the model's "
+            "training; get a newer file of this model, or put its tokenizer.json and tokenizer_config.json beside it",
+            file,
+            SPLITTING_KEY,
+        )
+    return made
+
+
+def _tokenizer_beside(file: Path) -> dict[str, bytes]:
+    load_tokenizer(file.parent)
+    return {
+        path.name: path.read_bytes()
+        for path in (file.parent / name for name in TOKENIZER)
+        if path.is_file() and path.stat().st_size <= MAX_JSON_BYTES
+    }
 
 
 def _json(contents: dict[str, Any]) -> bytes:
