@@ -23,8 +23,8 @@ from weft.errors import InputError, ModelError
 from weft.models.base import Model
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.fields import Fields, UnsupportedConfig
-from weft.models.gguf.header import read_header
 from weft.models.gguf.names import QUANTIZED, switches
+from weft.models.gguf.parts import read_model_header
 from weft.models.matrices import Matrices
 from weft.models.mtp_layout import INSIDE
 from weft.models.progress import LoadProgress
@@ -667,7 +667,7 @@ def of_gguf(config: ModelConfig, file: Path) -> ModelConfig:
     """The config of a model whose weights are in a GGUF file. `config` says the rest. Raises `ModelError`."""
     if config.why_generic:
         raise ModelError(f"{file}: weft runs GGUF files by modules of its own only: {config.why_generic}")
-    return replace(config, quantization=Ggml(), **switches(read_header(file)))
+    return replace(config, quantization=Ggml(), **switches(read_model_header(file)))
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:

@@ -96,6 +96,7 @@ KINDS = {
 class Entry:
     """A tensor in a file. Its shape has the row's length last. `begin` and `end` are places in the file."""
 
+    file: Path
     name: str
     kind: Kind
     shape: tuple[int, ...]
@@ -143,14 +144,14 @@ class Header:
         read."""
         entry = self.tensors[name]
         if entry.kind.name != "F32":
-            raise ModelError(f"{self.file}: tensor {name!r} is {entry.kind.name}; it must be F32")
+            raise ModelError(f"{entry.file}: tensor {name!r} is {entry.kind.name}; it must be F32")
         try:
-            with self.file.open("rb") as opened:
+            with entry.file.open("rb") as opened:
                 opened.seek(entry.begin)
                 data = opened.read(entry.end - entry.begin)
             return list(struct.unpack(f"<{math.prod(entry.shape)}f", data))
         except (OSError, struct.error) as error:
-            raise ModelError(f"{self.file}: can't be read: {error}") from error
+            raise ModelError(f"{entry.file}: can't be read: {error}") from error
 
 
 def read_header(file: Path) -> Header:
@@ -163,9 +164,10 @@ def read_header(file: Path) -> Header:
         raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _read(file: Path, size: int, mtime_ns: int) -> Header:
-    """The header of a file of this size and time. A model's config and its weights read the same one."""
+    """The header of a file of this size and time. A model's config and its weights read the same one, or that of each
+    part."""
     with file.open("rb") as opened:
         if size < 24:
             raise ModelError(f"{file}: can't be read as GGUF: it has {size} bytes, and is cut short")
@@ -287,9 +289,9 @@ class _Reader:
             if name in placed:
                 raise self._damaged(f"it has the tensor {name!r} twice")
             end = begin + math.prod(shape) // kind.inputs * kind.num_bytes
-            placed[name] = Entry(name, kind, shape, start + begin, start + end)
+            placed[name] = Entry(self._file, name, kind, shape, start + begin, start + end)
             padded_end = self._padded(end)
-        if room < end:
+        if max(room, 0) < end:
             last = next(entry.name for entry in placed.values() if entry.end > self._size)
             raise self._damaged(
                 f"its tensors have {end} bytes, but {max(room, 0)} are there: it is cut short in or before tensor "

@@ -203,16 +203,16 @@ def test_a_file_that_names_no_splitting_has_the_default_and_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = ranks()
-    files = {
-        name: write(tmp_path / f"{name}.gguf", len(found) + 3, lambda writer: add_ranks(writer, found, name))
-        for name in ("default", "gpt-2")
-    }
-    made = {name: model_directory(file) for name, file in files.items()}
+
+    def named(pre: str | None) -> Path:
+        return write(tmp_path / f"{pre}.gguf", len(found) + 3, lambda writer: add_ranks(writer, found, pre))
+
+    made = {name: model_directory(named(name)) for name in ("default", "gpt-2")}
     assert not caplog.records
-    older = write(tmp_path / "older.gguf", len(found) + 3, lambda writer: add_ranks(writer, found, None))
+    older = named(None)
     tokenizer = (model_directory(older) / "tokenizer.json").read_bytes()
     assert tokenizer == (made["default"] / "tokenizer.json").read_bytes()
-    assert "older.gguf: has no 'tokenizer.ggml.pre', so text is split by llama.cpp's default" in caplog.text
+    assert "None.gguf: has no 'tokenizer.ggml.pre', so text is split by llama.cpp's default" in caplog.text
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((made["gpt-2"] / name).read_bytes())
     caplog.clear()
