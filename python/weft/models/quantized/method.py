@@ -86,7 +86,9 @@ class Area:
         """The shapes that the factors of a matrix may have."""
         rows, columns = self.counts(num_outputs, num_inputs)
         shorter: list[tuple[int, ...]] = [(rows,)] if columns == 1 else []
-        return [(rows, columns), *shorter, *([()] if rows == columns == 1 else [])]
+        # modelopt gives each area of a grid dimensions of 1.
+        spread = [(rows, 1, columns, 1)] if self.rows and self.columns else []
+        return [(rows, columns), *spread, *shorter, *([()] if rows == columns == 1 else [])]
 
 
 TENSOR, CHANNEL = Area(0, 0), Area(1, 0)
