@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.grammar.guides import NOT_UNIQUE, UNIQUE_ITEMS
-from weft import LLM, EngineConfig, SamplingParams, Speculation, WeftError, registry
+from weft import LLM, EngineConfig, SamplingParams, Speculation, WeftError, _core, registry
 from weft.cli import app
 from weft.cli.inputs import choose_speculation, own_directory
 from weft.cli.options import DEFAULT, Drafter, Guided
@@ -45,6 +45,22 @@ def test_generate_on_the_command_line(tmp_path: Path) -> None:
     for word in ("target_forward", "fetch", "commit", "extend", "draft_forward"):
         assert word in names
     assert len({e["tid"] for e in events}) >= 2
+
+
+def test_statistics_name_the_dtypes_that_are_chosen(tmp_path: Path) -> None:
+    stats, found = tmp_path / "stats.json", []
+    for options in (
+        ["--dtype", "bfloat16"],
+        ["--dtype", "float32"],
+        ["--activations", "float32", "--kv-cache-dtype", "fp8"],
+    ):
+        arguments = ["generate", "Text", "--device", "cpu", "--max-tokens", "1", "--stats-json", str(stats)]
+        result = CliRunner().invoke(app, [*arguments, *options])
+        assert result.exit_code == 0, result.output
+        written = json.loads(stats.read_text())
+        found.append((written["activation_dtype"], written["kv_cache_dtype"]))
+    fast = "bfloat16" if _core.has_fast_bfloat16() else "float32"
+    assert found == [(fast, "bfloat16"), ("float32", "float32"), ("float32", "fp8")]
 
 
 @pytest.mark.parametrize("activations", ["float32", "bfloat16"])

@@ -85,7 +85,9 @@ FULL_CONFIG = ExecutorConfig(
     scheduler_config=SchedulerConfig(
         CapacitySchedulerPolicy.MAX_UTILIZATION, ContextChunkingPolicy.EQUAL_PROGRESS
     ),
-    kv_cache_config=KvCacheConfig(max_tokens=4096, enable_partial_reuse=False, tokens_per_block=32),
+    kv_cache_config=KvCacheConfig(
+        max_tokens=4096, enable_partial_reuse=False, tokens_per_block=32, kv_cache_dtype="int8"
+    ),
     enable_chunked_context=False,
     max_batch_size=16,
     max_num_tokens=512,
@@ -96,6 +98,7 @@ FULL_CONFIG = ExecutorConfig(
     gather_generation_logits=True,
     overlap=False,
     graphs="split",
+    activation_dtype="float32",
     max_seq_len=2048,
     flight_recorder=FlightRecorderConfig(64, "records"),
 )

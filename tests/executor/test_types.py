@@ -202,6 +202,11 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (LogitsPostProcessorConfig, {"processor_map": {"dynamic_a": print}}, 'begin with "dynamic"'),
     (ExecutorConfig, {"overlap": "on"}, "it must be 'auto', True or False"),
     (ExecutorConfig, {"overlap": 1}, "it must be 'auto', True or False"),
+    (
+        ExecutorConfig,
+        {"activation_dtype": "fp8"},
+        "it must be 'auto', 'float32', 'bfloat16x2', 'bfloat16' or",
+    ),
     (ExecutorConfig, {"graphs": "two"}, "it must be 'one', 'split' or 'none'"),
     (ExecutorConfig, {"spec_dec_config": Speculation.ngram()}, "it must be a SpeculativeDecodingConfig"),
     (ExecutorConfig, {"max_beam_width": 2, "speculation": NGRAMS}, "beams are not drafted"),

@@ -12,7 +12,7 @@ PYTHON_FLOORS = [
     "registry tiny",
     "core",
     "config tokenizer models/fields models/gguf/header",
-    "models/gguf/metadata models/gguf/names",
+    "models/gguf/metadata models/gguf/names models/gguf/parts",
     "runtime",
     "ops grammar/vocabulary grammar/notes aici/limits",
     "grammar/schema/structure models/quantized",

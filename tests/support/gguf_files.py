@@ -48,14 +48,16 @@ def write(
     kind: str = "F32",
     tokenizer: Path | None = None,
     is_dequantized: bool = False,
+    part_size: int = 0,
     **metadata: Any,
 ) -> Path:
     """Write a network of transformers, with matrices of type `kind`, or F32 where their rows are no blocks of it. With
     `is_dequantized` they are rounded to that type, and F32 in the file. `tokenizer` is the directory of a byte-level
-    tokenizer (default: weft-tiny's). `metadata` are further keys, with "__" for dots."""
+    tokenizer (default: weft-tiny's). `part_size`: the file is written in parts of at most as many tensors. `metadata`
+    are further keys, with "__" for dots."""
     config = network.config
     name = ARCHITECTURES[config.model_type]
-    writer = gguf.GGUFWriter(file, name)
+    writer = gguf.GGUFWriter(file, name, split_max_tensors=part_size)
     add_sizes(writer, config)
     add_tokenizer(writer, tokenizer or package_model_path(), config.vocab_size)
     for key, value in metadata.items():

@@ -57,24 +57,39 @@ def bits(word: int, first: int, count: int) -> int:
 f32 = np.float32
 
 
-def awq(group: int, version: str = "gemm") -> Case:
+def awq(group: int, version: str = "gemm", zeros: str = "any") -> Case:
+    """`zeros`: "any", "same" with zeros of 8, or "none" without a tensor of zeros, which then are 8."""
+
     def write(module: str, outputs: int, inputs: int) -> Tensors:
         groups = 1 if group == -1 else inputs // group
-        return {
+        tensors = {
             f"{module}.qweight": words(inputs, outputs // 8),
-            f"{module}.qzeros": words(groups, outputs // 8),
             f"{module}.scales": factors(groups, outputs),
         }
+        if zeros != "none":
+            stored = words(groups, outputs // 8)
+            tensors[f"{module}.qzeros"] = (
+                stored if zeros == "any" else torch.full_like(stored, 0x88888888 - (1 << 32))
+            )
+        return tensors
 
     def number(tensors: Plain, module: str, output: int, item: int) -> Any:
         place = {0: 0, 2: 1, 4: 2, 6: 3, 1: 4, 3: 5, 5: 6, 7: 7}[output % 8]
         at = 0 if group == -1 else item // group
         code = bits(tensors[f"{module}.qweight"][item][output // 8], 4 * place, 4)
-        zero = bits(tensors[f"{module}.qzeros"][at][output // 8], 4 * place, 4)
+        zero = 8 if zeros != "any" else bits(tensors[f"{module}.qzeros"][at][output // 8], 4 * place, 4)
         return f32(tensors[f"{module}.scales"][at][output]) * f32(code - zero)
 
-    settings = {"quant_method": "awq", "bits": 4, "group_size": group, "zero_point": True, "version": version}
-    return Case({**settings, "modules_to_not_convert": None}, write, number)
+    settings = {"quant_method": "awq", "bits": 4, "group_size": group, "version": version}
+    return Case({**settings, "zero_point": zeros == "any", "modules_to_not_convert": None}, write, number)
+
+
+def auto_round(case: Case, packing: str, symmetric: bool) -> Case:
+    """The tensors of a case in AutoRound's name."""
+    settings = {key: case.settings[key] for key in ("bits", "group_size")}
+    settings |= {"quant_method": "auto-round", "sym": symmetric, "data_type": "int"}
+    settings["extra_config"] = {"lm_head": {"bits": 16}}
+    return Case({**settings, "packing_format": f"auto_round:{packing}"}, case.write, case.number)
 
 
 def gptq(group: int, width: int = 4, version: str = "gptq", order: str = "none") -> Case:
@@ -131,8 +146,10 @@ def fp8(
     dims: int = 2,
     scale: str = "weight_scale",
     dtype: torch.dtype = torch.float32,
+    is_spread: bool = False,
 ) -> Case:
-    """`area` are the outputs and the inputs with one factor, 0 for all. `dims` are those of the factors."""
+    """`area` are the outputs and the inputs with one factor, 0 for all. `dims` are those of the factors. With
+    `is_spread` each has another dimension of 1 behind it."""
 
     def write(module: str, outputs: int, inputs: int) -> Tensors:
         sizes = [-(-size // each) if each else 1 for size, each in zip((outputs, inputs), area, strict=True)]
@@ -142,6 +159,8 @@ def fp8(
             if dtype != torch.float8_e8m0fnu
             else 2.0 ** made.mul(10000).floor().sub(13)
         )
+        if is_spread:
+            made = made[:, None, :, None]
         return {
             f"{module}.weight": e4m3(outputs, inputs),
             f"{module}.{scale}": made.to(dtype),
@@ -152,6 +171,7 @@ def fp8(
         factor = tensors[f"{module}.{scale}"]
         for at, each in list(zip((output, item), area, strict=True))[:dims]:
             factor = factor[at // each if each else 0]
+            factor = factor[0] if is_spread else factor
         return f32(of_e4m3(tensors[f"{module}.weight"][output][item])) * f32(factor)
 
     return Case(settings, write, number)
@@ -248,6 +268,8 @@ CASES: dict[str, Case] = {
     "awq-64": awq(64, "GEMM"),
     "awq-32": awq(32),
     "awq-all": awq(-1),
+    "awq-symmetric": awq(128, zeros="same"),
+    "awq-without-zeros": awq(64, zeros="none"),
     "gptq-128": gptq(128),
     "gptq-64-plain": gptq(64, order="plain"),
     "gptq-32-v2": gptq(32, version="gptq_v2", order="plain"),
@@ -262,6 +284,8 @@ CASES: dict[str, Case] = {
     "fp8-tensor": fp8(STATIC, (0, 0), 0),
     "fp8-channel": fp8({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, (1, 0)),
     "fp8-modelopt": fp8(MODELOPT, (0, 0), 0),
+    "fp8-modelopt-channel": fp8({**MODELOPT, "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, (1, 0), 1),
+    "fp8-modelopt-blocks": fp8({**MODELOPT, "quant_algo": "FP8_PB_WO"}, (128, 128), is_spread=True),
     "fp8-compressed-tensor": fp8(_fp8_of_compressed(strategy="tensor"), (0, 0), 1, dtype=torch.bfloat16),
     "fp8-compressed-channel": fp8(_fp8_of_compressed(strategy="channel"), (1, 0), dtype=torch.bfloat16),
     "fp8-compressed-group": fp8(_fp8_of_compressed(strategy="group", group_size=128), (1, 128)),
@@ -279,6 +303,9 @@ CASES: dict[str, Case] = {
     "packed-unset": packed(64, order="unset"),
     "packed-mixed": packed(32, symmetric=False, order="mixed"),
     "packed-8": packed(128, 8),
+    "auto-round-gptq": auto_round(gptq(128), "auto_gptq", False),
+    "auto-round-awq": auto_round(awq(128), "auto_awq", False),
+    "auto-round-awq-symmetric": auto_round(awq(32, zeros="same"), "auto_awq", True),
 }
 """Ways that weft reads, by names."""
 

@@ -24,10 +24,8 @@ from weft.cli.options import (
     ANY_LIBRARY,
     DEFAULT,
     MODEL,
-    ActivationDtype,
     Device,
     Guided,
-    KvCacheDtype,
     SamplingSource,
 )
 from weft.errors import CapacityError, InputError, RequestError, escaped
@@ -68,8 +66,8 @@ def chat(
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system message.")] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
-    activations: o.Rounding = ActivationDtype.auto,
-    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
+    activations: o.Rounding = o.ROUNDING,
+    kv_cache_dtype: o.CacheDtype = o.CACHE_DTYPE,
     max_seq_len: MaxSeqLen = None,
     guide_options: GuideOptions,
     grammar_backend: o.Library = ANY_LIBRARY,

@@ -16,12 +16,8 @@ from weft.cli.inputs import check_output, choose_speculation, read_prompts
 from weft.cli.options import (
     ANY_LIBRARY,
     DEFAULT,
-    ActivationDtype,
     Device,
-    Graphs,
     Guided,
-    HostTasks,
-    KvCacheDtype,
     SamplingSource,
 )
 from weft.errors import InputError
@@ -38,10 +34,10 @@ def generate(
     model: o.Model = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
-    activations: o.Rounding = ActivationDtype.auto,
-    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
-    graphs: o.GraphKind = Graphs.one,
-    host_tasks: o.TaskKind = HostTasks.callback,
+    activations: o.Rounding = o.ROUNDING,
+    kv_cache_dtype: o.CacheDtype = o.CACHE_DTYPE,
+    graphs: o.GraphKind = o.GRAPHS,
+    host_tasks: o.TaskKind = o.HOST_TASKS,
     guide_options: GuideOptions,
     grammar_backend: o.Library = ANY_LIBRARY,
     untrusted: o.Untrusted = False,

@@ -8,7 +8,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, Device, Guided, HostTasks
+from weft.cli.options import DEFAULT, Device, Guided
 from weft.errors import InputError, escaped
 
 
@@ -19,7 +19,7 @@ def inspect(
         bool, typer.Option("--graph", help="Dump the nodes and edges of a captured guided iteration.")
     ] = False,
     device: o.Where = Device.auto,
-    host_tasks: o.TaskKind = HostTasks.callback,
+    host_tasks: o.TaskKind = o.HOST_TASKS,
 ) -> None:
     """Report the installed versions, the GPU, and how a model directory would run. Reads no weights."""
     from rich.console import Console

@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
 import typer
 
-from weft import registry
+from weft import config, core, registry
+
+T = TypeVar("T")
 
 
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
-
-
-class ActivationDtype(StrEnum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16x2 = "bfloat16x2"
-    bfloat16 = "bfloat16"
-    int8 = "int8"
-
-
-class OnLength(StrEnum):
-    cut = "cut"
-    close = "close"
-
-
-class Graphs(Enum):
-    one = "one"
-    split = "split"
-    none = "none"
-
-
-class HostTasks(StrEnum):
-    callback = "callback"
-    polling = "polling"
-
-
-class KvCacheDtype(StrEnum):
-    auto = "auto"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-    fp8 = "fp8"
-    int8 = "int8"
 
 
 class Guided(StrEnum):
@@ -62,17 +31,43 @@ class SamplingSource(StrEnum):
 
 
 if TYPE_CHECKING:
-    Drafter = StrEnum  # at run time, the members come from the registry
+    # At run time, the members come from the registry, and from the types of settings.
+    Drafter = StrEnum
     GrammarBackend = StrEnum
+
+    class Member(Generic[T]):
+        """A member of an enum, with one of a type's values."""
+
+        def __init__(self, value: T) -> None:
+            self.value = value
+
+    ActivationDtype = Member[config.ActivationDtype]
+    Graphs = Member[config.Graphs]
+    HostTasks = Member[config.HostTasks]
+    KvCacheDtype = Member[config.KvCacheDtype]
+    OnLength = Member[core.OnLength]
 else:
     # The drafter "given" needs an expected answer, for which the command line has no option.
     _drafters = [name for name in registry.names("drafters") if name != "given"]
     Drafter = StrEnum("Drafter", {name: name for name in ("auto", "none", *_drafters)})
     """What --speculation takes: what the registry has for a prompt alone, and auto and none."""
     GrammarBackend = StrEnum("GrammarBackend", {name: name for name in registry.names("grammars")})
+    ActivationDtype, Graphs, HostTasks, KvCacheDtype, OnLength = (
+        StrEnum(name, {value: value for value in get_args(values)})
+        for name, values in (
+            ("ActivationDtype", config.ActivationDtype),
+            ("Graphs", config.Graphs),
+            ("HostTasks", config.HostTasks),
+            ("KvCacheDtype", config.KvCacheDtype),
+            ("OnLength", core.OnLength),
+        )
+    )
 
 DEFAULT = Drafter("auto")
 ANY_LIBRARY = GrammarBackend("auto")
+ROUNDING = ActivationDtype(config.EngineConfig.activation_dtype)
+CACHE_DTYPE = KvCacheDtype(config.EngineConfig.kv_cache_dtype)
+GRAPHS, HOST_TASKS = Graphs(config.EngineConfig.graphs), HostTasks(config.EngineConfig.host_tasks)
 MODEL, GUIDE, TOOLS, DRAFTS, SAMPLING, OUTPUT = "Model", "Guide", "Tools", "Speculation", "Sampling", "Output"
 
 

@@ -13,7 +13,7 @@ import typer
 
 from weft.cli import options as o
 from weft.cli.inputs import choose_speculation
-from weft.cli.options import DEFAULT, DRAFTS, MODEL, ActivationDtype, Device, Guided, HostTasks, KvCacheDtype
+from weft.cli.options import DEFAULT, DRAFTS, MODEL, Device, Guided
 from weft.core.extras import install_hint
 from weft.errors import InputError, InterfaceError, escaped
 
@@ -108,15 +108,15 @@ def serve(
     ] = None,
     device: o.Where = Device.auto,
     dtype: o.Dtype = "auto",
-    activations: o.Rounding = ActivationDtype.auto,
-    kv_cache_dtype: o.CacheDtype = KvCacheDtype.auto,
+    activations: o.Rounding = o.ROUNDING,
+    kv_cache_dtype: o.CacheDtype = o.CACHE_DTYPE,
     max_batch: Annotated[
         int, typer.Option(help="Maximum number of sequences that decode together.", rich_help_panel=MODEL)
     ] = 32,
     max_seq_len: Annotated[
         int | None, typer.Option(help="Tokens of prompt and answer.", rich_help_panel=MODEL)
     ] = None,
-    host_tasks: o.TaskKind = HostTasks.callback,
+    host_tasks: o.TaskKind = o.HOST_TASKS,
     trust_guides: Annotated[
         bool,
         typer.Option(

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.cli.inputs import NamedPrompt
+from weft.models.config import cache_dtype
+from weft.ops.cached import CACHED
+from weft.ops.formats import ACTIVATION_DTYPES
 
 if TYPE_CHECKING:
     from weft.core import Output
@@ -17,8 +20,8 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
 
     `tokens_per_second` is over the time from the first admission to the last token. `decode_tokens_per_second` does
     not count first tokens, and its time starts at the earliest of them. `time_to_first_token_s` is the shortest of all
-    answers. `guide_notes` lists the parts of the guide that were not enforced. `prompts` lists each prompt with its
-    name and its `outputs`.
+    answers. `guide_notes` lists the parts of the guide that were not enforced. `activation_dtype` and `kv_cache_dtype`
+    are those that "auto" stands for. `prompts` lists each prompt with its name and its `outputs`.
     """
     answers = [answer for output in outputs for answer in output.outputs]
     stats = [answer.stats for answer in answers]
@@ -34,7 +37,7 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
         "output_tokens": sum(s.output_tokens for s in stats),
         "iterations": llm.num_iterations,
         "acceptance_length": tokens / drafted if drafted else 1.0,
-        "activation_dtype": llm.config.activation_dtype,
+        **dtypes(llm),
         "graphs": llm.config.graphs,
         "graph_replays": llm.num_graph_replays,
         "proposed_drafts": sum(s.proposed_drafts for s in stats),
@@ -58,6 +61,18 @@ def statistics(llm: LLM, prompts: Sequence[NamedPrompt], outputs: Sequence[Outpu
             }
             for prompt, output in zip(prompts, outputs, strict=True)
         ],
+    }
+
+
+def dtypes(llm: LLM) -> dict[str, str]:
+    """Return the dtypes of rows that products read, and of cached keys and values, by the names of the options. If
+    products differ, `activation_dtype` has several names."""
+    config, device = llm.model_config, llm.runtime.device
+    cached = cache_dtype(config, device, llm.config.kv_cache_dtype)
+    rows = [name for name, rounding in ACTIVATION_DTYPES.items() if rounding in config.roundings]
+    return {
+        "activation_dtype": " and ".join(rows) or str(config.dtype).removeprefix("torch."),
+        "kv_cache_dtype": next(name for name, dtype in CACHED.items() if dtype == cached),
     }
 
 

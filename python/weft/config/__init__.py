@@ -2,6 +2,7 @@
 
 from weft.config.catalog import CATALOG, PACKAGE_MODEL, CatalogModel
 from weft.config.engine import (
+    ActivationDtype,
     CacheConfig,
     Chunking,
     EngineConfig,
@@ -9,6 +10,7 @@ from weft.config.engine import (
     Graphs,
     GuideConfig,
     HostTasks,
+    KvCacheDtype,
     Logprobs,
     Policy,
     ResolvedConfig,
@@ -34,6 +36,7 @@ __all__ = [
     "PACKAGE_MODEL",
     "WEIGHTS",
     "WEIGHTS_INDEX",
+    "ActivationDtype",
     "CacheConfig",
     "CatalogModel",
     "Chunking",
@@ -44,6 +47,7 @@ __all__ = [
     "GuideConfig",
     "GuideDrafts",
     "HostTasks",
+    "KvCacheDtype",
     "Logprobs",
     "Lookahead",
     "Policy",

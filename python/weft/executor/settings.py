@@ -55,6 +55,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         copy_on_partial_reuse=cache.copy_on_partial_reuse,
         kv_memory_fraction=_memory_fraction(config),
         kv_max_bytes=cache.max_gpu_total_bytes or None,
+        kv_cache_dtype=cache.kv_cache_dtype,
         host_cache_bytes=cache.host_cache_size or 0,
         secondary_offload_min_priority=(
             EngineConfig.secondary_offload_min_priority
@@ -65,6 +66,7 @@ def engine_config(config: ExecutorConfig) -> EngineConfig:
         attention_windows=tuple(cache.max_attention_window or ()),
         sink_tokens=cache.sink_token_length or 0,
         logprobs="normalized" if config.normalize_log_probs else "sampled",
+        activation_dtype=config.activation_dtype,
         graphs=config.graphs,
         host_tasks=config.host_tasks,
         gather_generation_logits=config.gather_generation_logits,

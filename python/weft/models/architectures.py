@@ -12,8 +12,8 @@ from weft.errors import ModelError
 from weft.models.base import Model
 from weft.models.config import ModelConfig
 from weft.models.fields import Fields, UnsupportedConfig
-from weft.models.gguf.header import read_header
 from weft.models.gguf.names import switches
+from weft.models.gguf.parts import read_model_header
 from weft.models.quantized.ggml import Ggml
 from weft.models.quantized.parse import read_model_config, refuse_quantized
 from weft.models.stored import gguf_file
@@ -38,7 +38,7 @@ def of_gguf(config: ModelConfig, file: Path) -> ModelConfig:
     """The config of a model whose weights are in a GGUF file. `config` says the rest. Raises `ModelError`."""
     if config.why_generic:
         raise ModelError(f"{file}: weft runs GGUF files by modules of its own only: {config.why_generic}")
-    return replace(config, quantization=Ggml(), **switches(read_header(file)))
+    return replace(config, quantization=Ggml(), **switches(read_model_header(file)))
 
 
 def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], ModelConfig]:
@@ -56,7 +56,14 @@ def parse_config(data: Mapping[str, Any], where: str) -> tuple[type[Model], Mode
             return native, native.parse_config(data, where)
         except UnsupportedConfig as error:
             unsupported, why = error, str(error)
-    refuse_quantized(Fields(data, where))
+    try:
+        refuse_quantized(Fields(data, where))
+    except ModelError as error:
+        if unsupported is None:
+            raise
+        raise ModelError(
+            f"{unsupported}. transformers' code, which may run such a model, needs one that is not quantised"
+        ) from error
     generic: type[Model] = load("generic models", "transformers")
     try:
         return generic, replace(generic.parse_config(data, where), why_generic=why)

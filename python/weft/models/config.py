@@ -90,6 +90,7 @@ class ModelConfig:
     quantization: how the checkpoint is quantised, if it is.
     dequantizes: the caller asks for a dtype.
     rounding: how products on a CPU round their input rows. None: as is fastest for a weight's format.
+    roundings: how they do, in a model that is loaded on a CPU.
     data: the content of config.json, for models that transformers runs. why_generic: why it runs them.
     has_narrow_weights: a matrix in memory has fewer bits than float32.
     max_seq_len: a bound of the texts that the model will read, if it is known.
@@ -138,6 +139,7 @@ class ModelConfig:
     quantization: Method | None = None
     dequantizes: bool = False
     rounding: Activations | None = None
+    roundings: frozenset[Activations] = frozenset()
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     why_generic: str = ""
     has_narrow_weights: bool = False

@@ -47,7 +47,9 @@ class Decoder:
         if config.tie_word_embeddings:
             # Before the layers: while the largest matrix is packed, little else is in memory.
             self.head = output(embedding)
-        self.embedding = self.head if config.tie_word_embeddings else embeddable(embedding)
+        method = config.quantization
+        copies = method is not None and method.copies_embeddings
+        self.embedding = self.head if config.tie_word_embeddings else embeddable(embedding, copies)
         del embedding  # which may have been converted, too
         rotary = rotary_tables(config, self.device)
         self.layers = [

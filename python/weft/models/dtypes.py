@@ -33,7 +33,12 @@ def with_dtype(config: ModelConfig, dtype: str, device: torch.device) -> ModelCo
 def with_dtype_of(config: ModelConfig, other: ModelConfig, device: torch.device) -> ModelConfig:
     """Set the dtypes of `config` as those of `other`, a model on `device`. A quantised model is dequantised only if the
     caller chose a dtype for `other`."""
-    name = "auto" if config.keeps_formats and not other.dequantizes else dtype_name(other)
+    if config.keeps_formats and not other.dequantizes:
+        name = "auto"
+    elif device.type == "cpu":
+        name = dtype_name(other)
+    else:  # there a quantised model's matrices have no dtype, but its activations do
+        name = dtype_name(replace(other, weight_dtype=other.dtype))
     return replace(with_dtype(config, name, device), dtype=other.dtype)
 
 

@@ -17,6 +17,7 @@ from weft.config import WEIGHTS, WEIGHTS_INDEX, hub_directory, weight_files
 from weft.core.files import MAX_JSON_BYTES, read_json
 from weft.errors import ModelError, escaped
 from weft.models.architectures import parse_config
+from weft.models.gguf.parts import PART
 from weft.models.quantized.parse import APART
 
 Say = Callable[[str], object]
@@ -87,7 +88,14 @@ def _advice(name: str, files: Iterable[str]) -> str:
     packed = next((file for file in files if file.endswith(".gguf")), None)
     if packed is None:
         return ", and so no model that weft can load"
-    return f"; to use a GGUF file of it, run: hf download {name} {packed}, and give weft the path that this prints"
+    part = PART.fullmatch(packed)
+    what = packed if part is None else f"--include '{part['model']}-*-of-{part['count']}.gguf'"
+    place = (
+        "the path that this prints"
+        if part is None
+        else "the path of a part in the directory that this prints"
+    )
+    return f"; to use a GGUF file of it, run: hf download {name} {what}, and give weft {place}"
 
 
 def _files(name: str) -> dict[str, int]:

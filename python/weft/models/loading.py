@@ -91,7 +91,7 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
         for module in range(config.num_mtp_modules):
             weights.drop_all(layout.prefix(module, config.num_layers))
     try:
-        with PackingThreads(config.rounding):
+        with PackingThreads(config.rounding) as packing:
             model = model_class(config, weights)
     except (RuntimeError, MemoryError, OSError) as error:
         # torch's CPU allocators raise nothing more specific.
@@ -107,5 +107,5 @@ def build_model(model_class: type[Model], config: ModelConfig, weights: Checkpoi
     is_narrow = bool(weights.matrix_formats) or any(
         dtype is not torch.float32 for dtype in weights.matrix_dtypes
     )
-    model.config = replace(model.config, has_narrow_weights=is_narrow)
+    model.config = replace(model.config, has_narrow_weights=is_narrow, roundings=frozenset(packing.chosen))
     return model

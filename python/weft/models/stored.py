@@ -23,8 +23,8 @@ from torch import Tensor
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
 from weft.models.fields import Fields
-from weft.models.gguf.header import read_header
 from weft.models.gguf.names import placed
+from weft.models.gguf.parts import first_part, read_model_header
 from weft.models.quantized.method import Method
 from weft.models.quantized.parse import METHODS, parse_quantization, read_model_config
 from weft.runtime.host_memory import MAP_NORESERVE
@@ -99,8 +99,9 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 
 def gguf_file(directory: Path) -> Path | None:
-    """The GGUF file that holds a directory's weights; None if they are in safetensors, or if there are none. Instead of
-    the directory, the path may be the file itself. Raises `ModelError` if several files could hold the weights."""
+    """The GGUF file that holds a directory's weights, or their first part; None if they are in safetensors, or if there
+    are none. Instead of the directory, the path may be the file itself. Raises `ModelError` if several files could hold
+    the weights."""
     if directory.suffix == ".gguf" and directory.is_file():
         return directory
     if any((directory / name).exists() for name in (INDEX, SINGLE)):
@@ -108,17 +109,24 @@ def gguf_file(directory: Path) -> Path | None:
     # Beside a model of text, a file of this name holds the encoder of its images.
     found = [path for path in sorted(directory.glob("*.gguf")) if not path.name.startswith("mmproj")]
     if len(found) > 1:
-        raise ModelError(f"{directory}: has {len(found)} GGUF files; give the path of one")
+        first = first_part(found)
+        if first is None:
+            raise ModelError(f"{directory}: has {len(found)} GGUF files; give the path of one")
+        # The files to which links lead may have other names, and other places.
+        originals = [each.resolve() for each in found]
+        are_together = len({each.parent for each in originals}) == 1
+        return (first_part(originals) if are_together else None) or first
     return found[0].resolve() if found else None
 
 
 def gguf_tensors(file: Path) -> dict[str, Stored]:
-    """The tensors of a GGUF file by their names in a checkpoint. Raises `ModelError`."""
+    """The tensors of a GGUF file, and of the other parts of its model, by their names in a checkpoint. Raises
+    `ModelError`."""
     tensors: dict[str, Stored] = {}
-    for name, kind, shape, begin, end in placed(read_header(file)):
+    for path, name, kind, shape, begin, end in placed(read_model_header(file)):
         if name in tensors:
-            raise ModelError(f"{file}: has two tensors in the place of {name!r}")
-        tensors[name] = Stored(file, kind, shape, begin, end)
+            raise ModelError(f"{path}: has two tensors in the place of {name!r}")
+        tensors[name] = Stored(path, kind, shape, begin, end)
     return tensors
 
 

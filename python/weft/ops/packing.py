@@ -75,15 +75,20 @@ def activations_of(
             is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
         )
         return wanted
-    of_model = None if _thread.packing is None else _thread.packing.activations
-    if of_model is not None and is_possible(of_model):
-        return of_model
-    # Without vectors, products of integers are slower than those of float32.
-    if is_possible(Activations.INT8) and _core.instruction_set() != "plain":
-        return Activations.INT8
-    # Float32 and float16 have more digits than a row in bfloat16.
+    packing = _thread.packing
+    of_model = None if packing is None else packing.activations
     is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
-    return Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+    if of_model is not None and is_possible(of_model):
+        chosen = of_model
+    # Without vectors, products of integers are slower than those of float32.
+    elif is_possible(Activations.INT8) and _core.instruction_set() != "plain":
+        chosen = Activations.INT8
+    # Float32 and float16 have more digits than a row in bfloat16.
+    else:
+        chosen = Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+    if packing is not None:
+        packing.chosen.add(chosen)
+    return chosen
 
 
 def activations_named(name: str, device: torch.device) -> Activations | None:
@@ -107,12 +112,14 @@ class PackingThreads:
 
     activations: how the model's products round their input rows, where a matrix allows it and the model does not say
         otherwise. None: as is fastest.
+    chosen: how those products round their input rows, as far as they are packed.
 
     Torch's own threads would split each copy and wait for each other at its end. That takes many times as long if other
     processes use the processor, because a model has hundreds of copies."""
 
     def __init__(self, activations: Activations | None = None) -> None:
         self.activations = activations
+        self.chosen: set[Activations] = set()
         self._num_threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="weft-pack")
         # Tensors that wait to be packed are in memory.

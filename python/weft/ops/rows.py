@@ -16,6 +16,7 @@ from weft import _core
 from weft.ops.attention import Rows
 from weft.ops.device_blocks import Stored, stored_at
 from weft.ops.formats import Activations, Format
+from weft.ops.huge_pages import settled
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Linear, Norm
 from weft.ops.packing import format_of
@@ -57,9 +58,16 @@ def embed(
     return out
 
 
-def embeddable(weight: Matrix) -> Matrix | Linear:
-    """Embeddings [V, H] as `embed` reads them on their device: on CUDA, quantised ones as a `Linear`."""
-    return Linear(weight) if isinstance(weight, Quantized) and not weight.is_cpu else weight
+def embeddable(weight: Matrix, is_copied: bool = False) -> Matrix | Linear:
+    """Embeddings [V, H] as `embed` reads them on their device: on CUDA, quantised ones as a `Linear`. With `is_copied`
+    they are no view of `weight` on a CPU, which may be a view of a file."""
+    if not weight.is_cpu:
+        return Linear(weight) if isinstance(weight, Quantized) else weight
+    if not is_copied:
+        return weight
+    if isinstance(weight, Quantized):
+        return Quantized(settled(weight.data), weight.format, weight.num_inputs)
+    return settled(weight)
 
 
 def _embeddings(weight: Matrix | Linear) -> Embeddings:

@@ -278,6 +278,10 @@ def test_the_hub_has_rules_for_names(hub: Hub, name: str) -> None:
             "has no config.json; to use a GGUF file of it, run: hf download .* model.gguf",
         ),
         (
+            Repository({f"big-0000{i}-of-00002.gguf": b"x" for i in (1, 2)}),
+            r"hf download .* --include 'big-\*-of-00002\.gguf', and give weft the path of a part",
+        ),
+        (
             Repository({"config.json": FILES["config.json"], "pytorch_model.bin": b"x"}),
             "no model.safetensors",
         ),

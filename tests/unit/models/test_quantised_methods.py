@@ -103,7 +103,8 @@ def test_a_chosen_dtype_dequantises(name: str, dtype: torch.dtype) -> None:
     assert weights.num_bytes == got.nbytes and weights.matrix_dtypes == {dtype}
 
 
-DAMAGED = [name for name in CASES if name not in ("awq-64", "gptq-8-mixed", "fp8-blocks-bf16")]
+SIMILAR = ("awq-64", "gptq-8-mixed", "fp8-blocks-bf16")
+DAMAGED = [name for name in CASES if name not in SIMILAR and not name.endswith("symmetric")]
 
 
 @pytest.mark.parametrize("name", DAMAGED)
@@ -244,6 +245,51 @@ def test_groups_of_modules_have_their_own_bits() -> None:
     assert weights.num_parameters == 2 * 16 * 128
 
 
+def test_a_class_of_modules_has_the_way_of_its_own_group() -> None:
+    wide, narrow = CASES["packed-8"], CASES["packed-128"]
+    (group,) = wide.settings["config_groups"].values()
+    groups = {"embeddings": {**group, "targets": ["Embedding"]}, **narrow.settings["config_groups"]}
+    config = parse_decoder(
+        {**CONFIG, "quantization_config": {**narrow.settings, "config_groups": groups}}, "config.json"
+    )
+    table = "model.embed_tokens"
+    tensors = narrow.write(MODULE, 16, 128) | wide.write(table, 16, 128)
+    weights = WeightsInMemory(tensors, config, torch.device("cpu"), HERE)
+    for name, case in ((MODULE, narrow), (table, wide)):
+        matrix = weights.take_matrix(f"{name}.weight", 16, 128)
+        assert torch.equal(matrix.dequantized(), case.numbers(tensors, name, 16, 128))
+
+
+def test_symmetric_zeros_of_awq_must_be_8() -> None:
+    case = CASES["awq-symmetric"]
+    tensors = case.write(MODULE, 16, 128)
+    tensors[f"{MODULE}.qzeros"][0, 1] += 1
+    weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
+    with pytest.raises(
+        ModelError, match=r"up_proj.qzeros' has other zeros than 8, as 'zero_point' in config"
+    ):
+        weights.take_matrix(NAME, 16, 128)
+
+
+ACCEPTED = [
+    ("fp8-blocks", {"fmt": "float8_e4m3fn"}),
+    ("fp8-modelopt-blocks", {"quant_algo": "fp8_pb_wo"}),
+    ("packed-128", {"sparsity_config": {"format": None, "sparsity_structure": "2:4"}}),
+    ("packed-128", {"sparsity_config": {"format": "dense"}}),
+    ("packed-128", {"transform_config": {"config_groups": {}}}),
+    ("auto-round-gptq", {"extra_config": {"a": {"bits": 16}, "b": {"bits": 4, "group_size": 128}}}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), ACCEPTED)
+def test_other_spellings_of_an_option_mean_the_same(name: str, changes: dict[str, Any]) -> None:
+    case = CASES[name]
+    assert (
+        config_of(replace(case, settings=changed(name, **changes))).quantization
+        == config_of(case).quantization
+    )
+
+
 def changed(name: str, **changes: Any) -> dict[str, Any]:
     return {**CASES[name].settings, **changes}
 
@@ -263,14 +309,28 @@ REFUSED: list[tuple[object, str]] = [
         "is quantised with bitsandbytes; use the original model, in bfloat16, or",
     ),
     ({"quant_method": "exl2"}, "is quantised with ExLlamaV2; use"),
-    ({"quant_method": "auto-round"}, "is quantised with auto-round; use"),
+    ({"quant_method": "quark"}, "is quantised with quark; use"),
+    (
+        changed("auto-round-gptq", packing_format="auto_round:exllamav2"),
+        "'packing_format' is 'auto_round:exl",
+    ),
+    (changed("auto-round-gptq", packing_format=None), "'packing_format' is None; weft reads"),
+    (changed("auto-round-gptq", data_type="mx_fp"), "'data_type' is 'mx_fp'; weft reads 'int'"),
+    (changed("auto-round-gptq", sym=None), "'sym' is None; weft reads True or False"),
+    (changed("auto-round-gptq", bits=8), "'sym' is False"),
+    (changed("auto-round-gptq", extra_config=[8]), r"'extra_config' is \[8\]; it must be an object"),
+    (
+        changed("auto-round-gptq", extra_config={"model.layers.0.mlp.up_proj": {"bits": 8}}),
+        "'extra_config' gives 'model.layers.0.mlp.up_proj' options of its own",
+    ),
+    (changed("auto-round-awq", bits=8), "'bits' is 8; weft reads 4"),
     (
         {"quant_method": "mxfp4"},
         "is quantised with 'mxfp4', which weft does not read for this architecture; use",
     ),
     (changed("awq-128", bits=8), "'bits' is 8; weft reads 4; use"),
     (changed("awq-128", version="gemv"), "'version' is 'gemv'; weft reads 'gemm' or 'GEMM'; use"),
-    (changed("awq-128", zero_point=False), "'zero_point' is False; weft reads True; use"),
+    (changed("awq-128", zero_point=1), "'zero_point' is 1; weft reads True or False; use"),
     (changed("awq-128", group_size=0), "'group_size' is 0; weft reads -1 and multiples of 32"),
     (changed("awq-128", group_size=-1.0), "'group_size' is -1.0; weft reads"),
     (changed("awq-128", group_size=48), "'group_size' is 48; weft reads"),
@@ -285,15 +345,16 @@ REFUSED: list[tuple[object, str]] = [
     (changed("gptq-128", is_marlin_format=True), "'is_marlin_format' is True"),
     (changed("gptq-8", sym=False), "'sym' is False"),
     (changed("gptq-128", dynamic={"+:.*": {"bits": 8}}), "'dynamic' gives modules options of their own"),
-    (changed("fp8-blocks", fmt="e5m2"), "'fmt' is 'e5m2'; weft reads 'e4m3'"),
+    (changed("fp8-blocks", fmt="e5m2"), "'fmt' is 'e5m2'; weft reads 'e4m3' or 'float8_e4m3fn'"),
     (changed("fp8-blocks", weight_block_size=[128, 64]), r"'weight_block_size' is \[128, 64\]; weft reads"),
     (changed("fp8-blocks", weight_block_size=[0, 128]), r"'weight_block_size' is \[0, 128\]; weft reads"),
     (changed("fp8-blocks", weight_block_size=128), "'weight_block_size' is 128; weft reads"),
-    (changed("fp8-modelopt", quant_algo="NVFP4"), "'quant_algo' is 'NVFP4'; weft reads 'FP8'; use"),
+    (changed("fp8-modelopt", quant_algo="NVFP4"), "'quant_algo' is 'NVFP4'; weft reads 'FP8' or"),
     (changed("packed-128", format="nvfp4-pack-quantized"), "'format' is 'nvfp4-pack-quantized'; weft reads"),
     (changed("packed-128", format="marlin-24"), "'format' is 'marlin-24'; weft reads"),
     (changed("packed-128", sparsity_config={"format": "sparse-24-bitmask"}), "'sparsity_config' is"),
-    (changed("packed-128", transform_config={"config_groups": {}}), "'transform_config' is"),
+    (changed("packed-128", sparsity_config="dense"), "'sparsity_config' is 'dense'"),
+    (changed("packed-128", transform_config={"config_groups": {"R1": {}}}), "'transform_config' is"),
     (changed("packed-128", config_groups=[1]), "'config_groups' is"),
     (changed("packed-128", config_groups={"group_0": {"weights": {}}}), "has in 'group_0' the targets None"),
     (group_with("packed-128", num_bits=3), "group_0: weights: 'num_bits' is 3; weft reads 4 or 8"),
@@ -303,6 +364,10 @@ REFUSED: list[tuple[object, str]] = [
     (group_with("packed-8", symmetric=False), "group_0: weights: 'symmetric' is False"),
     (group_with("int8-channel", symmetric=False), "group_0: weights: 'symmetric' is False"),
     (group_with("fp8-compressed-group", group_size=64), r"'group_size' is \[1, 64\]"),
+    (
+        changed("packed-128", config_groups={"g": {"targets": ["Conv1d"], "weights": {"num_bits": 4}}}),
+        "'config_groups' has the target 'Conv1d'; weft reads the classes 'Linear' and 'Embedding'",
+    ),
     (
         changed("packed-128", config_groups={"g": {"targets": ["re:("], "weights": {"num_bits": 4}}}),
         r"'config_groups' has the pattern 're:\('",

@@ -130,7 +130,7 @@ def test_facts_count_numbers_and_bytes(tmp_path: Path) -> None:
     dense = ModelFacts.read(tmp_path / "dense", torch.device("cpu"))
     assert facts.headers.num_parameters == dense.headers.num_parameters == count_parameters(tmp_path)
     assert facts.weight_dtypes == "float16 and float32"
-    assert "; 14 quantised matrices take 16 bits, because their groups are in no order" in weights_line(facts)
+    assert "; 14 quantised matrices are dequantised: their groups are in no order" in weights_line(facts)
     assert "no order" not in weights_line(dense)
 
 

@@ -25,7 +25,7 @@ from weft.models import loading
 from weft.models.architectures import how_it_runs, parse_config, read_config
 from weft.models.base import Model, PagedKV
 from weft.models.config import ModelConfig, parse_decoder
-from weft.models.dtypes import with_dtype
+from weft.models.dtypes import with_dtype, with_dtype_of
 from weft.models.llama import Llama
 from weft.models.loading import check_weights, load_model
 from weft.models.random_weights import RandomWeights
@@ -501,6 +501,26 @@ def test_quantized_checkpoints_with_an_image_encoder_are_refused(architecture: s
     data = {**config, "architectures": [architecture], "quantization_config": {"quant_method": "hqq"}}
     with pytest.raises(ModelError, match="'quantization_config' says that it is quantised with HQQ; use"):
         parse_config(data, "config.json")
+
+
+def test_the_part_that_a_module_lacks_is_named_for_quantised_checkpoints_too() -> None:
+    settings = {"quant_method": "fp8"}
+    data = {**CONFIG, "rope_scaling": {"rope_type": "unknown"}, "quantization_config": settings}
+    with pytest.raises(ModelError, match=r"rope.*unknown.*needs one that is not quantised"):
+        parse_config(data, "config.json")
+
+
+@pytest.mark.parametrize("draft", ["bfloat16", "float32"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_dense_draft_model_has_the_dtypes_of_a_quantised_target(draft: str, device: str) -> None:
+    """On a CPU activations are float32, and the draft keeps the dtype of its weights."""
+    on = torch.device(device)
+    quantised = {"quantization_config": {"quant_method": "awq"}, "dtype": "float16"}
+    target = with_dtype(parse_decoder({**CONFIG, **quantised}, "c"), "auto", on)
+    config = with_dtype_of(parse_decoder({**CONFIG, "dtype": draft}, "c"), target, on)
+    dtypes = config.dtype, config.weight_dtype
+    kept = None if draft == "float32" else torch.bfloat16
+    assert dtypes == ((torch.float16, torch.float16) if device == "cuda" else (torch.float32, kept))
 
 
 @pytest.mark.parametrize("inputs", [64, 1024])

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, field
 from enum import Enum
 from typing import Annotated, Literal
 
-from weft.config import EngineConfig, Graphs, HostTasks, Speculation
+from weft.config import ActivationDtype, EngineConfig, Graphs, HostTasks, Speculation
 from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.adapters import PeftCacheConfig
@@ -92,10 +92,10 @@ class ExecutorConfig(Settings):
       `backend`, `peft_cache_config`, `extended_runtime_perf_knob_config`, `use_gpu_direct_storage`,
       `recv_poll_period_ms`, `mm_embedding_offloading`, `use_variable_beam_width_search`.
     - weft's extensions: `overlap` launches an iteration before the host has read the previous one ("auto": only on a
-      GPU). With a `debug_config` it is off. `graphs` defines the parts of an iteration that are captured, and
-      `host_tasks` how graphs call the grammar, as in `weft.EngineConfig`. `flight_recorder` keeps the last
-      iterations. A request may have `max_words` stop words and as many bad words. Each of these lists holds at most
-      `max_word_bytes` bytes (UTF-8; four for a token id).
+      GPU). With a `debug_config` it is off. As in `weft.EngineConfig`, `graphs` defines the parts of an iteration that
+      are captured, `host_tasks` how graphs call the grammar, and `activation_dtype` how products on a CPU round the
+      rows that they read. `flight_recorder` keeps the last iterations. A request may have `max_words` stop words and
+      as many bad words. Each of these lists holds at most `max_word_bytes` bytes (UTF-8; four for a token id).
 
     Raises `InputError` for an invalid value, and for fields that weft refuses.
     """
@@ -140,6 +140,7 @@ class ExecutorConfig(Settings):
     overlap: Annotated[Overlap, Wanted("'auto', True or False")] = "auto"
     graphs: Graphs = "one"
     host_tasks: HostTasks = "callback"
+    activation_dtype: ActivationDtype = "auto"
     max_seq_len: Annotated[int, count_from(2)] | None = None
     max_return_sequences: Count = 1024
     max_pending_bytes: Bytes = 1 << 30

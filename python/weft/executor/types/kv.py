@@ -7,6 +7,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Annotated, ClassVar
 
+from weft.config import KvCacheDtype
 from weft.core import ValueKind
 from weft.errors import InputError
 from weft.executor.types.fields import (
@@ -44,8 +45,9 @@ class RuntimeDefaults(Settings):
 
 
 class KvCacheConfig(Settings):
-    """Settings of the KV cache, in blocks of `tokens_per_block` tokens. That field is weft's extension: TensorRT-LLM
-    sets the block size when it builds an engine.
+    """Settings of the KV cache, in blocks of `tokens_per_block` tokens, whose keys and values have the dtype
+    `kv_cache_dtype` (as in `weft.EngineConfig`). These two fields are weft's extensions: TensorRT-LLM sets both when it
+    builds an engine.
 
     Size: `max_tokens` tokens, or `free_gpu_memory_fraction` of the memory that is free after the weights are loaded
     (the device's, or on the CPU the machine's), whichever is less. `max_gpu_total_bytes` is a further limit. Without
@@ -83,6 +85,7 @@ class KvCacheConfig(Settings):
     runtime_defaults: RuntimeDefaults | None = None
     max_gpu_total_bytes: Size = 0
     tokens_per_block: Count = 32
+    kv_cache_dtype: KvCacheDtype = "auto"
 
     def check(self) -> None:
         if self.runtime_defaults is not None:

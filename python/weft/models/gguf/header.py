@@ -26,8 +26,8 @@ FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"
 MAX_DIMS = 4
 MAX_NAMES = 1 << 20
 """The largest number of keys, and of tensors. A mixture of experts has some thousand tensors."""
-MAX_TEXTS = 1 << 24
-"""The largest number of texts in a list. Large vocabularies have some 300,000 tokens, and as many merges."""
+MAX_VALUES = 1 << 24
+"""The largest number of values in a list. Large vocabularies have some 300,000 tokens, and as many merges."""
 ALIGNMENT = "general.alignment"
 
 Value = int | float | bool | str
@@ -96,6 +96,7 @@ KINDS = {
 class Entry:
     """A tensor in a file. Its shape has the row's length last. `begin` and `end` are places in the file."""
 
+    file: Path
     name: str
     kind: Kind
     shape: tuple[int, ...]
@@ -143,14 +144,14 @@ class Header:
         read."""
         entry = self.tensors[name]
         if entry.kind.name != "F32":
-            raise ModelError(f"{self.file}: tensor {name!r} is {entry.kind.name}; it must be F32")
+            raise ModelError(f"{entry.file}: tensor {name!r} is {entry.kind.name}; it must be F32")
         try:
-            with self.file.open("rb") as opened:
+            with entry.file.open("rb") as opened:
                 opened.seek(entry.begin)
                 data = opened.read(entry.end - entry.begin)
             return list(struct.unpack(f"<{math.prod(entry.shape)}f", data))
         except (OSError, struct.error) as error:
-            raise ModelError(f"{self.file}: can't be read: {error}") from error
+            raise ModelError(f"{entry.file}: can't be read: {error}") from error
 
 
 def read_header(file: Path) -> Header:
@@ -163,9 +164,10 @@ def read_header(file: Path) -> Header:
         raise ModelError(f"{file}: can't be read: {error.strerror or error}") from error
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _read(file: Path, size: int, mtime_ns: int) -> Header:
-    """The header of a file of this size and time. A model's config and its weights read the same one."""
+    """The header of a file of this size and time. A model's config and its weights read the same one, or that of each
+    part."""
     with file.open("rb") as opened:
         if size < 24:
             raise ModelError(f"{file}: can't be read as GGUF: it has {size} bytes, and is cut short")
@@ -229,9 +231,11 @@ class _Reader:
             return key, self._text(key)
         if kind == ARRAY:
             of, count = self._number(4), self._number(8)
+            if count > MAX_VALUES:  # which leads through all weights, or makes as many objects
+                raise self._damaged(f"the list {key!r} has {count} values")
             begin = self.at
             if of == TEXT:
-                self._skip_texts(key, count)
+                self._skip_texts(count)
             else:
                 self._skip(count * struct.calcsize(self._form(of, key)))
             return key, Listed(of, count, begin)
@@ -285,9 +289,9 @@ class _Reader:
             if name in placed:
                 raise self._damaged(f"it has the tensor {name!r} twice")
             end = begin + math.prod(shape) // kind.inputs * kind.num_bytes
-            placed[name] = Entry(name, kind, shape, start + begin, start + end)
+            placed[name] = Entry(self._file, name, kind, shape, start + begin, start + end)
             padded_end = self._padded(end)
-        if room < end:
+        if max(room, 0) < end:
             last = next(entry.name for entry in placed.values() if entry.end > self._size)
             raise self._damaged(
                 f"its tensors have {end} bytes, but {max(room, 0)} are there: it is cut short in or before tensor "
@@ -305,10 +309,8 @@ class _Reader:
     def _text(self, key: str) -> str:
         return _decoded(self._file, key, self._take(self._number(8)))
 
-    def _skip_texts(self, key: str, count: int) -> None:
-        """Skip the texts of a list. Their number is bounded, because a wrong one leads through all weights."""
-        if count > MAX_TEXTS:
-            raise self._damaged(f"the list {key!r} has {count} texts")
+    def _skip_texts(self, count: int) -> None:
+        """Skip the texts of a list."""
         read, data, size, at = struct.Struct("<Q").unpack_from, self._data, self._size, self.at
         for _ in range(count):
             if at + 8 > size:

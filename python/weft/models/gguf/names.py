@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import ModelError
@@ -111,8 +112,9 @@ FAMILIES = {
 
 
 class Placed(NamedTuple):
-    """A tensor by its name in a checkpoint: its kind, its shape, and the place of its bytes in the file."""
+    """A tensor by its name in a checkpoint: its file, its kind, its shape, and the place of its bytes in the file."""
 
+    file: Path
     name: str
     kind: str
     shape: tuple[int, ...]
@@ -130,11 +132,6 @@ def family_of(header: Header) -> Family:
             f"{header.file}: holds a {name!r}; weft reads GGUF files of {', '.join(FAMILIES)}. Other models can run "
             "from their safetensors: give the directory of the original checkpoint"
         )
-    count = header.metadata.get("split.count")
-    if isinstance(count, int) and count > 1:
-        raise ModelError(
-            f"{header.file}: is one of {count} parts of a model; join them with llama.cpp's llama-gguf-split --merge"
-        )
     return FAMILIES[name]
 
 
@@ -147,7 +144,7 @@ def placed(header: Header) -> Iterator[Placed]:
             continue
         if entry.kind.name not in (*DENSE, *QUANTIZED):
             raise ModelError(
-                f"{header.file}: tensor {entry.name!r} is quantised with {entry.kind.name}; use a file in Q4_K_M, "
+                f"{entry.file}: tensor {entry.name!r} is quantised with {entry.kind.name}; use a file in Q4_K_M, "
                 "Q5_K_M, Q6_K or Q8_0"
             )
         yield from _places(entry, _name(entry.name, family))
@@ -194,8 +191,8 @@ def _places(entry: Entry, name: str) -> Iterator[Placed]:
         size = (entry.end - begin) // max(shape[0], 1)
         for expert in range(shape[0]):
             start = begin + expert * size
-            yield Placed(name.format(expert), kind, shape[1:], start, start + size)
+            yield Placed(entry.file, name.format(expert), kind, shape[1:], start, start + size)
         return
     elif name.endswith("shared_expert_gate.weight") and len(shape) == 1:
         shape = (1, *shape)
-    yield Placed(name, kind, shape, begin, entry.end)
+    yield Placed(entry.file, name, kind, shape, begin, entry.end)

@@ -13,8 +13,9 @@ from weft.models.architectures import parse_config
 from weft.models.config import DTYPES, ModelConfig
 from weft.models.gguf.config import config_json
 from weft.models.gguf.directory import contents_of
-from weft.models.gguf.header import Header, read_header
+from weft.models.gguf.header import Header
 from weft.models.gguf.names import QUANTIZED, family_of, switches
+from weft.models.gguf.parts import read_model_header
 from weft.models.gguf.rotation import in_halves
 from weft.models.stored import MappedFiles, gguf_tensors
 from weft.ops.formats import Format
@@ -35,7 +36,7 @@ def gguf_to_directory(file: Path, directory: Path, dtype: str = "bfloat16") -> P
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype is {dtype!r}; it must be {', '.join(map(repr, DTYPES))}")
-    header = read_header(file)
+    header = read_model_header(file)
     found = switches(header)
     given = {key: found[key] for key in ("attention_bias", "mlp_bias")} | {"dtype": dtype}
     _, config = parse_config({**config_json(header), **given}, f"{file}: config")

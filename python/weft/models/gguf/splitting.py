@@ -18,6 +18,8 @@ GPT4O = (
     rf"{_BEFORE}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
     rf"|\p{{N}}{{1,3}}|{_END_WITH_SLASHES}"
 )
+PUNCTUATION, NUMBERS, THREE_DIGITS = r"[\p{P}$+<=>^~|]+", r"\p{N}+", r"[0-9][0-9][0-9]"
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_END_WITH_SLASHES}"
 
 
@@ -40,9 +42,13 @@ _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, 
 _DIGITS = {"type": "Digits", "individual_digits": True}
 
 
-def _split(pattern: str) -> dict[str, Any]:
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, {**_BYTES, "use_regex": False}]}
+def _split(*patterns: str) -> dict[str, Any]:
+    """Split by each pattern in turn: what it matches, and what is between."""
+    splits = [
+        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        for pattern in patterns
+    ]
+    return {"type": "Sequence", "pretokenizers": [*splits, {**_BYTES, "use_regex": False}]}
 
 
 _GPT2 = Splitting(_BYTES)
@@ -51,8 +57,11 @@ _CL100K = Splitting(_split(LLAMA3))
 _LLAMA3 = Splitting(_split(LLAMA3), ignore_merges=True, begins=True)
 _GPT4O = Splitting(_split(GPT4O))
 
+DEFAULT = "default"
+"""The name that llama.cpp takes for files without one. Its rules are those of no model in particular."""
 SPLITTING: dict[str, Splitting] = {
     "gpt-2": _GPT2,
+    DEFAULT: Splitting(_split(PUNCTUATION, WORDS, NUMBERS, THREE_DIGITS)),
     "smollm": _SMOLLM,
     "starcoder": _SMOLLM,
     "refact": _SMOLLM,

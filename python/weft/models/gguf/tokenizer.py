@@ -13,7 +13,7 @@ from typing import Any
 from weft.core.files import read_json
 from weft.errors import TokenizerError
 from weft.models.gguf.metadata import Metadata
-from weft.models.gguf.splitting import SPLITTING, splitting_name
+from weft.models.gguf.splitting import DEFAULT, SPLITTING, splitting_name
 from weft.tokenizer import sentence_pieces
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -22,6 +22,8 @@ token, an embedding row without a token, a byte."""
 
 BYTE_LEVEL, PIECES = "gpt2", "llama"
 """The values of `tokenizer.ggml.model` that weft reads: byte-level BPE, and SentencePiece's BPE."""
+
+SPLITTING_KEY = "tokenizer.ggml.pre"
 
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 _ENDS = {
@@ -62,7 +64,7 @@ def tokenizer_json(fields: Metadata) -> dict[str, Any]:
         raise TokenizerError(f"{fields.where}: its tokenizer has the token {twice!r} {count} times")
     if kind == PIECES:
         return _of_pieces(fields, tokens, types)
-    splitting = fields.get("tokenizer.ggml.pre", str, "gpt-2")
+    splitting = fields.get(SPLITTING_KEY, str, "gpt-2" if fields.architecture == "gpt2" else DEFAULT)
     if kind != BYTE_LEVEL or splitting not in SPLITTING:
         raise TokenizerError(
             f"{fields.where}: its tokenizer is {kind!r} with the splitting {splitting!r}; weft reads {PIECES!r} "
@@ -96,6 +98,13 @@ def tokenizer_json(fields: Metadata) -> dict[str, Any]:
             "merges": _merges(fields, vocab.keys()),
         },
     }
+
+
+def names_no_splitting(fields: Metadata) -> bool:
+    """Whether a file has a byte-level tokenizer, and does not say how that splits text. Files from before May 2024 do
+    not. They have the tokens of their model, and text becomes others than in its training."""
+    is_bytewise = fields.get("tokenizer.ggml.model", str) == BYTE_LEVEL
+    return is_bytewise and SPLITTING_KEY not in fields and fields.architecture != "gpt2"
 
 
 def _of_pieces(fields: Metadata, tokens: list[str], types: list[int]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from weft.errors import ModelError
 from weft.models.fields import Fields
 from weft.models.quantized.blocks import (
     INT4_FORMATS,
@@ -34,13 +35,15 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 @dataclass(frozen=True)
 class Awq(Method):
-    """`group` is the number of inputs with one factor; 0: all."""
+    """`group` is the number of inputs with one factor; 0: all. Without `has_zeros` all zeros are 8, and need not be
+    stored."""
 
     title: ClassVar[str] = "AWQ"
     packed: ClassVar[str] = ".qweight"
     helpers: ClassVar[tuple[str, ...]] = (".qzeros", ".scales")
 
     group: int
+    has_zeros: bool = True
 
     @property
     def codes_per_element(self) -> int:
@@ -50,9 +53,9 @@ class Awq(Method):
     def parse(cls, settings: Fields) -> Awq:
         """Parse the options in config.json."""
         must_be(settings, "bits", 4, (4,), also=("w_bit",))
-        must_be(settings, "zero_point", True, (True,))
+        has_zeros = must_be(settings, "zero_point", True, (True, False))
         must_be(settings, "version", "gemm", ("gemm", "GEMM"), also=("format",))
-        return cls(group_size(settings, 128, also=("q_group_size",)))
+        return cls(group_size(settings, 128, also=("q_group_size",)), has_zeros)
 
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks:
         module, codes_name = name.removesuffix(WEIGHT), self.codes_name(name)
@@ -65,16 +68,32 @@ class Awq(Method):
             )  # fmt: skip
         num_groups = num_inputs // group
         codes = parts.take_part(codes_name, ("I32",), num_inputs, num_outputs // 8)
-        zeros = parts.take_part(f"{module}.qzeros", ("I32",), num_groups, num_outputs // 8)
+        zeros, wrong, zeros_name = None, None, f"{module}.qzeros"
+        if self.has_zeros or zeros_name in parts:
+            zeros = parts.take_part(zeros_name, ("I32",), num_groups, num_outputs // 8)
+        if not self.has_zeros:
+            wrong = refuse(
+                parts, zeros_name, "has other zeros than 8, as 'zero_point' in config.json promises"
+            )
         scales = parts.take_part(f"{module}.scales", SCALE_DTYPES, num_groups, num_outputs)
-        return Blocks((num_outputs, num_inputs), format, partial(_rows, format, group, codes, zeros, scales))
+        return Blocks(
+            (num_outputs, num_inputs), format, partial(_rows, format, group, codes, zeros, scales, wrong)
+        )
 
 
-def _rows(format: Format, group: int, codes: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
+def _rows(
+    format: Format, group: int, codes: Tensor, zeros: Tensor | None, scales: Tensor, wrong: ModelError | None
+) -> Tensor:
+    """The rows of blocks. Raises `wrong`, if it is given, for a zero that is not 8."""
     (num_inputs, num_words), area = codes.shape, Area(1, group)
     num_outputs = 8 * num_words
     places = torch.tensor([ORDER.index(output) for output in range(8)])
-    ordered = unpacked(zeros, 4).unflatten(1, (-1, 8))[..., places].flatten(1)
+    if zeros is None:
+        ordered = torch.full(scales.shape, 8, dtype=torch.int32)
+    else:
+        ordered = unpacked(zeros, 4).unflatten(1, (-1, 8))[..., places].flatten(1)
+    if wrong is not None and not (ordered == 8).all():
+        raise wrong
     rows = Int4Rows(
         format,
         spread(scales.t(), area, num_outputs, num_inputs, format),

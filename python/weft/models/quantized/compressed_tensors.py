@@ -55,6 +55,8 @@ from weft.ops.formats import Format
 
 PACKED, SCALE, ZEROS, GROUPS, SHAPE = "_packed", "_scale", "_zero_point", "_g_idx", "_shape"
 """Ends of names, after that of the matrix."""
+LINEAR, EMBEDDING = "Linear", "Embedding"
+"""Targets that are classes of modules; names of other such classes end with them."""
 PATTERN = "re:"
 """The beginning of a target that is a regular expression."""
 FORMATS = (
@@ -92,9 +94,9 @@ class CompressedTensors(Method):
     def parse(cls, settings: Fields) -> CompressedTensors:
         """Parse the options in config.json."""
         must_be(settings, "format", "mixed-precision", FORMATS)
-        for key in ("sparsity_config", "transform_config"):
+        for key, is_none in (("sparsity_config", _is_dense), ("transform_config", _has_no_groups)):
             value = settings.data.get(key)
-            if value and not (isinstance(value, dict) and value.get("format") == "dense"):
+            if value and not is_none(value):
                 raise settings.error(key, f"is {repr(value)[:60]}; weft reads models without it; {ADVICE}")
         groups = settings.data.get("config_groups")
         if not isinstance(groups, dict) or not all(isinstance(each, dict) for each in groups.values()):
@@ -107,7 +109,7 @@ class CompressedTensors(Method):
             if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
                 raise settings.error("config_groups", f"has in {name!r} the targets {repr(targets)[:60]}")
             for target in targets:
-                _check_pattern(target, settings)
+                _check_target(target, settings)
             found.append((tuple(targets), _way(group, f"{settings.where}: config_groups: {name}")))
         return cls(tuple(found))
 
@@ -143,19 +145,38 @@ class CompressedTensors(Method):
         return way
 
     def _find(self, module: str) -> Way | None:
-        """The way of a module: that of the first group which names it, else of one which names its class."""
+        """The way of a module: that of the first group which names it, else of the first which names its class."""
         for targets, way in self.groups:
             for target in targets:
                 is_pattern = target.startswith(PATTERN)
                 if target == module or (is_pattern and re.match(target.removeprefix(PATTERN), module)):
                     return way
+        kind = EMBEDDING if module.endswith("embed_tokens") else LINEAR
         return next(
-            (way for targets, way in self.groups if any(map(_is_class, targets))),
+            (
+                way
+                for targets, way in self.groups
+                if any(_is_class(target) and target.endswith(kind) for target in targets)
+            ),
             None,
         )
 
 
-def _check_pattern(target: str, settings: Fields) -> None:
+def _is_dense(sparsity: object) -> bool:
+    return isinstance(sparsity, dict) and sparsity.get("format") in (None, "dense")
+
+
+def _has_no_groups(transform: object) -> bool:
+    return isinstance(transform, dict) and not transform.get("config_groups")
+
+
+def _check_target(target: str, settings: Fields) -> None:
+    """Raise `ModelError` for a class of modules that weft does not read, and for a pattern that is none."""
+    if _is_class(target) and not target.endswith((LINEAR, EMBEDDING)):
+        raise settings.error(
+            "config_groups", f"has the target {target[:60]!r}; weft reads the classes {LINEAR!r} and {EMBEDDING!r}, "
+            f"names of modules and patterns; {ADVICE}",
+        )  # fmt: skip
     try:
         re.compile(target.removeprefix(PATTERN))
     except re.error as error:

@@ -50,7 +50,7 @@ class Fp8(Method):
     @classmethod
     def parse(cls, settings: Fields) -> Fp8:
         """Parse the options in config.json."""
-        must_be(settings, "fmt", "e4m3", ("e4m3",))
+        must_be(settings, "fmt", "e4m3", ("e4m3", "float8_e4m3fn"))
         must_be(settings, "expert_dtype", "fp8", ("fp8",))
         sizes = settings.data.get("weight_block_size")
         if sizes is None:

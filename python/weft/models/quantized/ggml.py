@@ -15,6 +15,7 @@ class Ggml(Method):
     """The quantised matrices of a GGUF file, which mixes types. Each is one tensor."""
 
     title: ClassVar[str] = "GGUF's types"
+    copies_embeddings: ClassVar[bool] = True
 
     def holds(self, parts: Parts, name: str) -> bool:
         return parts.dtype_of(name) in QUANTIZED

@@ -86,7 +86,9 @@ class Area:
         """The shapes that the factors of a matrix may have."""
         rows, columns = self.counts(num_outputs, num_inputs)
         shorter: list[tuple[int, ...]] = [(rows,)] if columns == 1 else []
-        return [(rows, columns), *shorter, *([()] if rows == columns == 1 else [])]
+        # modelopt gives each area of a grid dimensions of 1.
+        spread = [(rows, 1, columns, 1)] if self.rows and self.columns else []
+        return [(rows, columns), *spread, *shorter, *([()] if rows == columns == 1 else [])]
 
 
 TENSOR, CHANNEL = Area(0, 0), Area(1, 0)
@@ -105,6 +107,8 @@ class Method:
     """Ends of the names of the other tensors of a matrix."""
     has_idle_biases: ClassVar[bool] = False
     """Checkpoints may have biases of zeros that the model lacks."""
+    copies_embeddings: ClassVar[bool] = False
+    """On a CPU, embeddings are copied from the file, because people replace files of this kind while a model runs."""
 
     @property
     def codes_per_element(self) -> int:

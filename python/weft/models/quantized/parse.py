@@ -12,7 +12,7 @@ from weft.models.quantized.awq import Awq
 from weft.models.quantized.compressed_tensors import CompressedTensors
 from weft.models.quantized.fp8 import Fp8
 from weft.models.quantized.gptq import Gptq
-from weft.models.quantized.method import Method
+from weft.models.quantized.method import CHANNEL, Area, Method
 from weft.models.quantized.mxfp4 import Mxfp4
 from weft.models.quantized.options import ADVICE, must_be
 
@@ -22,9 +22,41 @@ APART = "hf_quant_config.json"
 MXFP4 = "mxfp4"
 
 
+_MODELOPT = {
+    "FP8": Fp8(),
+    "FP8_PER_CHANNEL_PER_TOKEN": Fp8((CHANNEL,)),
+    "FP8_PB_WO": Fp8((Area(128, 128),)),
+    "fp8_pb_wo": Fp8((Area(128, 128),)),
+}
+"""modelopt's methods, by their names."""
+_OF_A_MODULE = ("bits", "group_size", "sym", "data_type")
+"""AutoRound's options that a module may have for itself."""
+_AS_GPTQ, _AS_AWQ = "auto_round:auto_gptq", "auto_round:auto_awq"
+
+
 def _modelopt(settings: Fields) -> Fp8:
-    must_be(settings, "quant_algo", None, ("FP8",))
-    return Fp8()
+    return _MODELOPT[must_be(settings, "quant_algo", None, tuple(_MODELOPT))]
+
+
+def _auto_round(settings: Fields) -> Method:
+    """AutoRound, whose tensors are those of GPTQ or of AWQ."""
+    packing = must_be(settings, "packing_format", None, (_AS_GPTQ, _AS_AWQ))
+    must_be(settings, "data_type", "int", ("int",))
+    is_symmetric = must_be(settings, "sym", None, (True, False))
+    modules = settings.data.get("extra_config") or {}
+    if not isinstance(modules, dict) or not all(isinstance(each, dict) for each in modules.values()):
+        raise settings.error("extra_config", f"is {repr(modules)[:60]}; it must be an object of objects")
+    for name, options in modules.items():
+        width = options.get("bits")
+        if isinstance(width, int) and width >= 16:  # not quantised, as the tensors say, too
+            continue
+        if any(options.get(key, settings.data.get(key)) != settings.data.get(key) for key in _OF_A_MODULE):
+            raise settings.error(
+                "extra_config", f"gives {name[:60]!r} options of its own, which weft does not read; {ADVICE}"
+            )
+    if packing == _AS_AWQ:
+        return Awq.parse(Fields({**settings.data, "zero_point": not is_symmetric}, settings.where))
+    return Gptq.parse(settings)
 
 
 METHODS: Mapping[str, Callable[[Fields], Method]] = {
@@ -33,6 +65,7 @@ METHODS: Mapping[str, Callable[[Fields], Method]] = {
     "modelopt": _modelopt,
     "awq": Awq.parse,
     "gptq": Gptq.parse,
+    "auto-round": _auto_round,
     "compressed-tensors": CompressedTensors.parse,
     MXFP4: Mxfp4.parse,
 }

@@ -95,7 +95,11 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a token of 2^62 bytes": (put(TOKENS, 16, "Q", 1 << 62), "cut short, or a length in it is wrong"),
     "a token one byte longer": (one_more(TOKENS, 16), "damaged"),
     "2^40 tokens": (put(TOKENS, 8, "Q", 1 << 40), "cut short|damaged"),
-    "2^40 types": (put(TYPES, 8, "Q", 1 << 40), "cut short, or a length"),
+    "2^24 + 1 types, which fit": (
+        lambda data: put(TYPES, 8, "Q", (1 << 24) + 1)(data) + bytes(1 << 26),
+        "token_type' has 16777217 values",
+    ),
+    "2^40 types": (put(TYPES, 8, "Q", 1 << 40), "token_type' has 1099511627776 values"),
     "types over half of the file": (put(TYPES, 8, "Q", 1 << 20), "damaged"),
     "types as bytes": (put(TYPES, 4, "I", 0), "damaged"),
     "types as floats": (put(TYPES, 4, "I", 6), "'tokenizer.ggml.token_type' is of type float; it must be int"),

@@ -80,11 +80,33 @@ def test_a_directory_is_made_again_only_if_the_file_changes(
     time.sleep(0.01)
     write(network, file, "Q4_0")
     again = model_directory(file)
-    assert again != directory and made(cache) == [again.name]
+    assert again != directory
     assert stored_tensors(again)["model.layers.0.mlp.up_proj.weight"].dtype == "Q4_0"
     link = file.with_name("link.gguf")
     link.symlink_to(file)
     assert model_directory(link) == again
+
+
+def age(directory: Path, hours: float) -> None:
+    then = time.time() - 3600 * hours
+    os.utime(directory, (then, then))
+
+
+def test_older_directories_are_removed_a_day_after_their_last_use(
+    network: Any, tmp_path: Path, cache: Path
+) -> None:
+    """The file's name is no pattern of other names."""
+    file = tmp_path / "model[1].gguf"
+    first = model_directory(write(network, file, "F32"))
+    age(first, 25)
+    assert model_directory(file) == first  # which uses it
+    time.sleep(0.01)
+    second = model_directory(write(network, file, "F16"))
+    assert made(cache) == sorted([first.name, second.name])
+    age(first, 25)
+    time.sleep(0.01)
+    third = model_directory(write(network, file, "Q8_0"))
+    assert made(cache) == sorted([second.name, third.name])
 
 
 def test_two_processes_make_one_directory(file: Path, cache: Path) -> None:
@@ -164,7 +186,7 @@ def test_ends_that_a_file_marks_as_text_are_ends(network: Any, tmp_path: Path) -
             {"general__architecture": "mamba"},
             "holds a 'mamba'; weft reads GGUF files of llama, qwen2, .*safetensors",
         ),
-        ({"split__count": 3}, "is one of 3 parts of a model; join them with .*llama-gguf-split --merge"),
+        ({"split__count": 3}, "is one of 3 parts of a model, and its name must say so"),
         ({"llama__rope__scaling__type": "spiral"}, "'spiral'; weft reads 'none', 'linear' and 'yarn'"),
         ({"llama__attention__value_length": 8}, "keys and values differ in size"),
         ({"llama__rope__dimension_count": 8}, "covers 8 of 16 numbers of a head"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import pytest
+import regex
 import sentencepiece
 import tiktoken
 import torch
@@ -24,7 +25,10 @@ from weft import load_tokenizer
 from weft.config import model_directory
 from weft.errors import TokenizerError
 from weft.grammar import Vocabulary
+from weft.models.gguf.header import read_header
+from weft.models.gguf.metadata import Metadata
 from weft.models.gguf.splitting import SPLITTING
+from weft.models.gguf.tokenizer import names_no_splitting, tokenizer_json
 from weft.tokenizer.byte_ranks import byte_characters
 
 SPECIAL = {"<s>": 0, "</s>": 1}
@@ -78,7 +82,7 @@ def ranks() -> dict[bytes, int]:
     return {bytes(byte_of[each] for each in text): i for i, (text, _) in enumerate(ordered)}
 
 
-def add_ranks(writer: Any, found: dict[bytes, int], pre: str, begins: bool | None = None) -> None:
+def add_ranks(writer: Any, found: dict[bytes, int], pre: str | None, begins: bool | None = None) -> None:
     alphabet = byte_characters()
     names = {token: "".join(alphabet[byte] for byte in token) for token in found}
     merges = [
@@ -88,7 +92,8 @@ def add_ranks(writer: Any, found: dict[bytes, int], pre: str, begins: bool | Non
         if token[:i] in found and token[i:] in found
     ]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
     writer.add_token_list([*SPECIAL, *names.values(), "[PAD0]"])
     writer.add_token_types([CONTROL] * len(SPECIAL) + [NORMAL] * len(names) + [UNUSED])
     writer.add_token_merges(merges)
@@ -131,13 +136,12 @@ def test_byte_level_tokenizers_encode_as_tiktoken(pre: str, tmp_path: Path) -> N
     tokenizer = load_tokenizer(model_directory(file))
     same = next((name for name in PATTERNS if SPLITTING[name] == SPLITTING[pre]), None)
     ids = {token: rank + len(SPECIAL) for token, rank in found.items()}
-    encoding = tiktoken.Encoding(
-        pre, pat_str=PATTERNS[same] if same else GPT2, mergeable_ranks=ids, special_tokens=SPECIAL
-    )
+    pattern = r"[\s\S]+" if pre == "default" else PATTERNS[same] if same else GPT2
+    encoding = tiktoken.Encoding(pre, pat_str=pattern, mergeable_ranks=ids, special_tokens=SPECIAL)
     for text in texts():
         normal = unicodedata.normalize("NFC", text) if pre == "qwen2" else text
         # Without a pattern of its own, each digit is apart, and what is between is split as by GPT-2.
-        parts = [normal] if same else apart(normal)
+        parts = default_parts(normal) if pre == "default" else [normal] if same else apart(normal)
         expected = [token for part in parts for token in encoding.encode_ordinary(part)]
         tokens = tokenizer.encode(text, add_special_tokens=False)
         assert tokens == expected, text
@@ -147,6 +151,14 @@ def test_byte_level_tokenizers_encode_as_tiktoken(pre: str, tmp_path: Path) -> N
     assert tokenizer.encode("</s>", add_special_tokens=False) == [1]
     vocabulary = Vocabulary.from_huggingface(tokenizer)
     assert [vocabulary.tokens[i] for i in ids.values()] == [*ids]
+
+
+def default_parts(text: str) -> list[str]:
+    """The parts of a text by llama.cpp's default rules: each splits the parts of those before it."""
+    parts = [text]
+    for rule in (r"[\p{P}$+<=>^~|]+", GPT2.removesuffix(r"|\s+"), r"\p{N}+", "[0-9]{3}"):
+        parts = [part for whole in parts for part in regex.split(f"({rule})", whole) if part]
+    return parts
 
 
 def apart(text: str) -> list[str]:
@@ -185,6 +197,35 @@ def test_unknown_tokenizers_are_refused_unless_one_is_beside(tmp_path: Path) -> 
     (tmp_path / "tokenizer.json").write_text("nonsense")
     with pytest.raises(TokenizerError, match="can't be read as a tokenizer"):
         model_directory(file)
+
+
+def test_a_file_that_names_no_splitting_has_the_default_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = ranks()
+
+    def named(pre: str | None) -> Path:
+        return write(tmp_path / f"{pre}.gguf", len(found) + 3, lambda writer: add_ranks(writer, found, pre))
+
+    made = {name: model_directory(named(name)) for name in ("default", "gpt-2")}
+    assert not caplog.records
+    older = named(None)
+    tokenizer = (model_directory(older) / "tokenizer.json").read_bytes()
+    assert tokenizer == (made["default"] / "tokenizer.json").read_bytes()
+    assert "None.gguf: has no 'tokenizer.ggml.pre', so text is split by llama.cpp's default" in caplog.text
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((made["gpt-2"] / name).read_bytes())
+    caplog.clear()
+    tokenizer = (model_directory(older) / "tokenizer.json").read_bytes()
+    assert tokenizer == (made["gpt-2"] / "tokenizer.json").read_bytes() and not caplog.records
+
+
+def test_gpt_2_itself_names_no_splitting(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "gpt2")
+    add_ranks(writer, ranks(), None)
+    fields = Metadata(read_header(finish(writer, tmp_path / "model.gguf")))
+    assert tokenizer_json(fields)["pre_tokenizer"] == SPLITTING["gpt-2"].pre_tokenizer
+    assert not names_no_splitting(fields)
 
 
 # -- SentencePiece

@@ -23,9 +23,11 @@ from weft.models.config import ModelConfig
 from weft.models.dtypes import with_dtype
 from weft.models.gguf.header import KINDS
 from weft.models.gguf.names import DENSE, QUANTIZED
+from weft.models.loading import load_model
 from weft.models.stored import MappedFiles, gguf_tensors
 from weft.ops.formats import Format
 from weft.ops.quantized import Quantized
+from weft.ops.rows import embed
 
 CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {"hidden_size": 256, "moe_intermediate_size": 256, "num_hidden_layers": 1}
@@ -119,6 +121,19 @@ def test_blocks_are_read_by_memory_map(network: Any, tmp_path: Path) -> None:
         rows = files.take("model.embed_tokens.weight")
         assert rows.dtype is torch.uint8 and rows.shape == (network.config.vocab_size, 144)
         assert np.array_equal(rows.numpy(), stored(file, "token_embd.weight").data)
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q4_K"])
+def test_embeddings_do_not_follow_the_file(kind: str, network: Any, tmp_path: Path) -> None:
+    """Somebody may write another model to the file of one that runs."""
+    file = write(network, tmp_path / "model.gguf", kind)
+    embedding = load_model(model_directory(file)).embedding
+    assert isinstance(embedding, Tensor | Quantized)  # and no `Linear`, which would be tied
+    tokens = torch.arange(16)
+    before = embed(embedding, tokens, torch.float32)
+    with file.open("r+b") as opened:
+        opened.write(bytes(file.stat().st_size))
+    assert torch.equal(embed(embedding, tokens, torch.float32), before)
 
 
 def test_wrong_shapes_are_refused_by_name(network: Any, tmp_path: Path) -> None:
