@@ -37,6 +37,7 @@ from weft import LLM, EngineConfig, SamplingParams
 from weft.config import model_directory
 from weft.models.weights import load_model
 from weft.ops.formats import Format
+from weft.ops.packing import parts_of
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2}
 SAFETENSORS = {
@@ -85,7 +86,7 @@ class Quantised(Family):
         else:
             path = model_directory(write(network, path / "blocks.gguf", kind.name))
         layer: Any = load_model(path).layers[0]  # type: ignore[attr-defined]
-        assert {*layer.mixer.qkv.packed.parts[::3]} == {kind}
+        assert {part.format for part in parts_of(layer.mixer.qkv.packed.parts)} == {kind}
         return cls(kind.name, path, network)
 
     def answers(self, setting: Setting) -> list[list[int]]:

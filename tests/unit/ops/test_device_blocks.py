@@ -27,6 +27,7 @@ from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.device_blocks import Codes, DeviceBlocks, DeviceStore, pack_device, stored_parts
 from weft.ops.formats import Format
 from weft.ops.library import cuda_operations
+from weft.ops.packing import PackedPart, parts_of
 from weft.ops.quantized import Quantized
 
 KINDS = (
@@ -121,7 +122,7 @@ def test_blocks_have_the_same_numbers_on_the_device(kind: Format, has_special: b
     apart = Quantized(torch.cat((whole.data, whole.data), 1)[:, : whole.data.shape[1]], kind, inputs)
     parts = [apart[:8].view(2, 4, inputs), apart[8:9], apart[9:]]
     packed = pack_device(parts)
-    assert packed.parts == (kind, 40, 0), "parts of one format are joined"
+    assert parts_of(packed.parts) == [PackedPart(kind, 40, 0)], "parts of one format are joined"
     (blocks,) = stored_parts(packed.memory, packed.parts, 1, inputs)
     assert isinstance(blocks, DeviceBlocks)
     assert torch.equal(widened(blocks)[0].nan_to_num(nan=-7e30), plain(whole))
@@ -143,7 +144,8 @@ def test_formats_become_parts() -> None:
     dense = torch.randn(5, 512).bfloat16()
     packed = pack_device([first, first, second, dense])
     matrices = stored_parts(packed.memory, packed.parts, 1, 512)
-    assert packed.parts[::3] == (*MIXED, Format.BF16) and packed.parts[1::3] == (12, 3, 5)
+    described = [(part.format, part.num_outputs) for part in parts_of(packed.parts)]
+    assert described == list(zip((*MIXED, Format.BF16), (12, 3, 5), strict=True))
     got = [widened(part)[0] if isinstance(part, DeviceBlocks) else part[0] for part in matrices]
     wanted = [torch.cat((plain(first), plain(first))), plain(second), dense]
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
