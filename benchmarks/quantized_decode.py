@@ -139,7 +139,11 @@ def measure(options: argparse.Namespace, kind: str) -> dict[str, Any]:
     for _ in range(options.rounds):
         read = max(in_a_process(plain_read, threads) for threads in {1, options.threads})
         rounds.append(
-            (read, in_a_process(weft_rate, file, options.threads, options.tokens), llamacpp_rate(options, file))
+            (
+                read,
+                in_a_process(weft_rate, file, options.threads, options.tokens),
+                llamacpp_rate(options, file),
+            )
         )
     return {
         "type": kind,
