@@ -147,12 +147,24 @@ class Checkpoint:
         return self._floats_matrix(name, *shape)
 
     def take_dense(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` as `take_matrix` returns it, but a quantised one is dequantised to the model's dtype."""
+        """Tensor `name` as `take_matrix` returns it, but a quantised one is dequantised: on the CPU to the dtype of its
+        factors, on CUDA to the model's dtype."""
         method = self.config.quantization
         if method is None or not method.holds(self, name):
             return self._floats_matrix(name, *shape)
         stored = method.take(self, name, *shape)
-        return self._numbers(stored, self.config.weight_dtype or self.config.dtype)
+        return self._numbers(stored, self._dtype_of_numbers(stored))
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        """The matrices `names`, each as `take_matrix` returns it when it is read. If the inputs of one of them are in
+        an order of their own, all are dequantised."""
+        method = self.config.quantization
+        is_dense = method is not None and any(
+            method.holds(self, name) and method.is_ordered(self, name) for name in names
+        )
+        self.num_widened += len(names) * is_dense
+        take = self.take_dense if is_dense else self.take_matrix
+        return Matrices(len(names), lambda index: take(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         """The matrices of tensor `name` [E, out, in], as `take_matrix` returns one. Each is converted when it is read,
@@ -173,8 +185,7 @@ class Checkpoint:
         """A quantised matrix on the model's device. It is dequantised if that is wanted, or if no format fits it."""
         if isinstance(stored, Floats):
             self.num_widened += not dequantizes
-            own = stored.dtype if self.device.type in ("cpu", "meta") else self.config.dtype
-            return self._numbers(stored, self.config.weight_dtype or own)
+            return self._numbers(stored, self._dtype_of_numbers(stored))
         if dequantizes:
             return self._numbers(stored, self.config.weight_dtype or self.config.dtype)
         num_outputs, num_inputs = stored.shape
@@ -185,7 +196,12 @@ class Checkpoint:
         rows = (
             torch.empty(sizes, dtype=torch.uint8, device=META) if is_meta else stored.read().to(self.device)
         )
-        return Quantized(rows, stored.format, num_inputs)
+        return Quantized(rows, stored.format, num_inputs, stored.order)
+
+    def _dtype_of_numbers(self, stored: Blocks | Floats) -> torch.dtype:
+        """The dtype of the weights, for the numbers of a quantised matrix."""
+        own = stored.dtype if self.device.type in ("cpu", "meta") else self.config.dtype
+        return self.config.weight_dtype or own
 
     def _numbers(self, stored: Blocks | Floats, dtype: torch.dtype) -> Tensor:
         """A quantised matrix in `dtype`, on the model's device."""
@@ -195,7 +211,8 @@ class Checkpoint:
             return torch.empty(stored.shape, dtype=dtype, device=META)
         if isinstance(stored, Floats):
             return stored.read(dtype).to(self.device)
-        return Quantized(stored.read(), stored.format, stored.shape[1]).dequantized(dtype).to(self.device)
+        matrix = Quantized(stored.read(), stored.format, stored.shape[1], stored.order)
+        return matrix.dequantized(dtype).to(self.device)
 
     def _dtype_of_matrix(self, stored: Tensor) -> torch.dtype:
         """The dtype of the weights, for a tensor as it is stored. Takes note of it and of the memory for the tensor."""
@@ -471,6 +488,10 @@ class RandomWeights:
     def take_dense(self, name: str, *shape: int) -> Tensor:
         """The matrix of `take_matrix`."""
         return self.take_matrix(name, *shape)
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        """Matrices as `take_matrix` gives them."""
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         """The matrices of a tensor [E, ...] as `take_matrix` gives it, or in MXFP4 if the model is published so."""

@@ -274,6 +274,10 @@ class Orders:
         for place, other in enumerate(self._orders):
             if torch.equal(order, other):
                 return place
+        require(
+            torch.equal(order.sort().values, torch.arange(len(order), dtype=torch.int32)),
+            f"the order of {matrix!r} must have each of its inputs once",
+        )
         self._orders.append(order)
         return len(self._orders) - 1
 

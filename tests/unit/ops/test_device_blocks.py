@@ -238,9 +238,13 @@ def test_experts_match_one_product_after_another(kind: Format | None, found: dic
 @slow
 @needs_triton
 @pytest.mark.parametrize("case", SEVERAL, ids=str)
-def test_products_of_several_formats_match_plain_torch(case: Case, found: dict[str, Any]) -> None:
-    """Of few rows by a kernel for each part, and of many by torch with some widened outputs at a time."""
-    assert found[f"parts {case}"] < case.tolerance
+@pytest.mark.parametrize("are_ordered", [False, True])
+def test_products_of_several_formats_match_plain_torch(
+    case: Case, are_ordered: bool, found: dict[str, Any]
+) -> None:
+    """Of few rows by a kernel for each part, and of many by torch with some widened outputs at a time; with inputs in
+    order, and in another order for each part."""
+    assert found[f"parts {case} {are_ordered}"] < case.tolerance
 
 
 class Quantised:
@@ -388,7 +392,7 @@ def interpret(script: str) -> dict[str, Any]:
         wanted = layer(x, index, weights)
         return float((results[0] - wanted).abs().max() / wanted.abs().max()), torch.equal(*results)
 
-    def error_of_parts(case: Case) -> float:
+    def error_of_parts(case: Case, are_ordered: bool) -> float:
         inputs = Inputs(case)
         half = case.outputs // 2
         parts: list[Tensor | Quantized] = [
@@ -398,6 +402,12 @@ def interpret(script: str) -> dict[str, Any]:
             parts[1] = random_blocks(MIXED[1], half, case.inputs)
         else:
             parts.append(inputs.weight[:5])
+        if are_ordered:
+            parts = [
+                part if isinstance(part, Tensor)
+                else Quantized(part.data, part.format, case.inputs, torch.randperm(case.inputs).int())
+                for part in parts
+            ]  # fmt: skip
         dense = [part if isinstance(part, Tensor) else part.dequantized() for part in parts]
         inputs.weight = torch.cat(dense)
         packed, norm, added = pack_device(parts), inputs.norm, inputs.added
@@ -427,7 +437,11 @@ def interpret(script: str) -> dict[str, Any]:
     else:
         results |= {f"widened {kind.name}": is_widened(kind) for kind in QUANTIZED}
         results |= {f"embed {kind.name}": embedded(kind) for kind in KINDS}
-        results |= {f"parts {case}": error_of_parts(case) for case in SEVERAL}
+        results |= {
+            f"parts {case} {are_ordered}": error_of_parts(case, are_ordered)
+            for case in SEVERAL
+            for are_ordered in (False, True)
+        }
         for kind in BITS:
             results[f"bits {kind.name}"] = bits_differ(kind)
             results[f"live {kind.name}"] = wrong_live(kind)

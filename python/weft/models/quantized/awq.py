@@ -67,7 +67,12 @@ class Awq(Method):
         codes = parts.take_part(codes_name, ("I32",), num_inputs, num_outputs // 8)
         zeros = parts.take_part(f"{module}.qzeros", ("I32",), num_groups, num_outputs // 8)
         scales = parts.take_part(f"{module}.scales", SCALE_DTYPES, num_groups, num_outputs)
-        return Blocks((num_outputs, num_inputs), format, partial(_rows, format, group, codes, zeros, scales))
+        return Blocks(
+            (num_outputs, num_inputs),
+            format,
+            partial(_rows, format, group, codes, zeros, scales),
+            scales.dtype,
+        )
 
 
 def _rows(format: Format, group: int, codes: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
