@@ -62,27 +62,30 @@ Made add_norm(Address x, Address rows, Address weight, Address out, std::int64_t
   return kernel_of([call, threads] { rms_norm_cpu(call, threads); });
 }
 
-// The parts of a matrix at `memory`, from three numbers for each: format, outputs, and the offset of its panels in
-// bytes. Returns their number.
-int set_parts(Address memory, const std::vector<std::int64_t> &numbers, Part *parts, std::size_t max_parts) {
-  if (numbers.size() % 3 != 0 || numbers.empty() || numbers.size() / 3 > max_parts)
-    throw std::invalid_argument("a matrix has at most " + std::to_string(max_parts) + " parts, of three numbers each");
-  const std::size_t count = numbers.size() / 3;
-  for (std::size_t p = 0; p < count; ++p)
-    parts[p] = {pointer<const char>(memory) + numbers[3 * p + 2], static_cast<Format>(numbers[3 * p]),
-                numbers[3 * p + 1]};
+// The parts of a matrix at `memory`, from five numbers for each: format, outputs, the offset of its panels in bytes,
+// activations, and the row of its order in `orders` [.., inputs] or -1. Returns their number.
+int set_parts(Address memory, const std::vector<std::int64_t> &numbers, Part *parts, std::size_t max_parts,
+              Address orders = 0, std::int64_t inputs = 0) {
+  constexpr std::size_t kNumbers = 5;
+  if (numbers.size() % kNumbers != 0 || numbers.empty() || numbers.size() / kNumbers > max_parts)
+    throw std::invalid_argument("a matrix has at most " + std::to_string(max_parts) + " parts, of five numbers each");
+  const std::size_t count = numbers.size() / kNumbers;
+  for (std::size_t p = 0; p < count; ++p) {
+    const std::int64_t *part = &numbers[kNumbers * p];
+    parts[p] = {pointer<const char>(memory) + part[2], static_cast<Format>(part[0]), static_cast<Activations>(part[3]),
+                part[1], part[4] < 0 ? nullptr : pointer<const std::int32_t>(orders) + part[4] * inputs};
+  }
   return static_cast<int>(count);
 }
 
-Made linear(Address x, Address memory, const std::vector<std::int64_t> &parts, int activations, Address bias,
+Made linear(Address x, Address memory, const std::vector<std::int64_t> &parts, Address orders, Address bias,
             Address norm, Address residual, Address out, Address also, std::int64_t rows, std::int64_t inputs,
             std::int64_t outputs, std::int64_t x_row, std::int64_t residual_row, std::int64_t out_row,
             std::int64_t also_row, float eps, bool gated, int function, float slope, float limit, float shift,
             float scale, float softcap, int threads, Address live, Address added, Address added_norm,
             std::int64_t added_row, float added_eps, Address total, std::int64_t total_row) {
   LinearCall call{};
-  call.x = pointer<const float>(x), call.num_parts = set_parts(memory, parts, call.parts, kMaxParts);
-  call.activations = static_cast<Activations>(activations);
+  call.x = pointer<const float>(x), call.num_parts = set_parts(memory, parts, call.parts, kMaxParts, orders, inputs);
   call.bias = pointer<const float>(bias), call.norm = pointer<const float>(norm);
   call.residual = pointer<const float>(residual), call.out = pointer<float>(out);
   call.also = pointer<float>(also);
@@ -104,19 +107,17 @@ Made linear(Address x, Address memory, const std::vector<std::int64_t> &parts, i
 }
 
 Made experts(Address x, Address index, Address weights, Address out, Address up,
-             const std::vector<std::int64_t> &up_parts, int up_activations, Address down,
-             const std::vector<std::int64_t> &down_parts, int down_activations, Address up_bias, Address down_bias,
-             bool gated, int function, float slope, float limit, float shift, std::int64_t rows, std::int64_t hidden,
-             std::int64_t inner, std::int64_t experts, std::int64_t chosen, std::int64_t x_row, std::int64_t out_row,
-             int threads, Address live, Address residual, std::int64_t residual_row, std::int64_t first) {
+             const std::vector<std::int64_t> &up_parts, Address down, const std::vector<std::int64_t> &down_parts,
+             Address up_bias, Address down_bias, bool gated, int function, float slope, float limit, float shift,
+             std::int64_t rows, std::int64_t hidden, std::int64_t inner, std::int64_t experts, std::int64_t chosen,
+             std::int64_t x_row, std::int64_t out_row, int threads, Address live, Address residual,
+             std::int64_t residual_row, std::int64_t first) {
   ExpertsCall call{};
   call.x = pointer<const float>(x), call.index = pointer<const std::int64_t>(index);
   call.weights = pointer<const float>(weights), call.out = pointer<float>(out);
   call.residual = pointer<const float>(residual), call.residual_row = residual_row;
   call.num_ups = set_parts(up, up_parts, call.up, 2);
   set_parts(down, down_parts, &call.down, 1);
-  call.up_activations = static_cast<Activations>(up_activations);
-  call.down_activations = static_cast<Activations>(down_activations);
   call.up_bias = pointer<const float>(up_bias), call.down_bias = pointer<const float>(down_bias);
   call.gated = gated;
   call.activation = {static_cast<Function>(function), slope, limit, shift};
@@ -205,17 +206,16 @@ HeadsCall heads_call(Address x, Address panels, int format, int activations, Add
   return call;
 }
 
-Made latent_queries(Address x, Address latent, Address up, const std::vector<std::int64_t> &up_parts,
-                    int up_activations, Address up_norm, std::int64_t up_inputs, float up_eps, Address panels,
-                    Address norm, int format, int activations, Address out, std::int64_t rows, std::int64_t heads,
-                    std::int64_t inputs, std::int64_t outputs, std::int64_t rotated, std::int64_t x_row,
-                    std::int64_t out_row, float eps, int threads, Address live) {
+Made latent_queries(Address x, Address latent, Address up, const std::vector<std::int64_t> &up_parts, Address up_orders,
+                    Address up_norm, std::int64_t up_inputs, float up_eps, Address panels, Address norm, int format,
+                    int activations, Address out, std::int64_t rows, std::int64_t heads, std::int64_t inputs,
+                    std::int64_t outputs, std::int64_t rotated, std::int64_t x_row, std::int64_t out_row, float eps,
+                    int threads, Address live) {
   LatentCall call{};
   call.queries =
       heads_call(x, panels, format, activations, out, rows, heads, inputs, outputs, x_row, out_row, threads, live);
   call.up.x = pointer<const float>(x);
-  if (up) call.up.num_parts = set_parts(up, up_parts, call.up.parts, kMaxParts);
-  call.up.activations = static_cast<Activations>(up_activations);
+  if (up) call.up.num_parts = set_parts(up, up_parts, call.up.parts, kMaxParts, up_orders, up_inputs);
   call.up.norm = pointer<const float>(up_norm), call.up.eps = up_eps;
   call.up.inputs = up_inputs, call.up.outputs = heads * (inputs + rotated), call.up.x_row = x_row;
   call.up.threads = threads;

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.formats import Activations, Format
+from weft.ops.linear import Linear
+from weft.ops.packing import parts_of
 
 HAS_AMX = _core.can_multiply(Format.BF16, Activations.TWO_BFLOAT16)
 NEEDS_AMX = pytest.mark.skipif(not HAS_AMX, reason="needs a processor with AMX")
@@ -22,6 +24,11 @@ KINDS = (
     pytest.param((torch.bfloat16, Activations.TWO_BFLOAT16), id="twice", marks=NEEDS_AMX),
 )
 """Dtypes of weights, and how their products round input rows."""
+
+
+def activations_of(linear: Linear) -> list[Activations]:
+    """How a product on the CPU rounds its input rows, for each of its parts."""
+    return [part.activations for part in parts_of(linear.packed.parts)]
 
 
 def rounded(x: Tensor, activations: Activations) -> Tensor:

@@ -20,7 +20,7 @@ std::size_t size(std::int64_t count) { return static_cast<std::size_t>(count); }
 // The rows of a chunk that chose one expert: `count` of the sorted rows, from `first` on.
 struct Group {
   std::int64_t expert, first, count;
-  // How a product divides them: tasks of one panel and at most `block` rows, and groups of prepared rows, whose bytes
+  // How a product divides them: tasks of one panel and at most `block` rows, and units of prepared rows, whose bytes
   // begin at `prepared`.
   std::int64_t block, first_task, first_prepared, prepared;
 };
@@ -64,7 +64,6 @@ std::int64_t sort_choices(const ExpertsCall &call, Scratch &s) {
 struct Product {
   const Part *parts;
   int num_parts;
-  Activations activations;
   const float *bias;  // or null
   const float *x;
   float *out;
@@ -81,10 +80,11 @@ LinearCall linear_of(const Product &p, const Group &group) {
   for (int part = 0; part < p.num_parts; ++part) {
     const std::int64_t panels = ceil_div(p.outputs, kPanel) * (p.gated && p.num_parts == 1 ? 2 : 1);
     linear.parts[part] = p.parts[part];
-    linear.parts[part].panels = static_cast<const char *>(p.parts[part].panels) +
-                                group.expert * panels * panel_bytes(p.parts[part].format, p.activations, p.inputs);
+    linear.parts[part].panels =
+        static_cast<const char *>(p.parts[part].panels) +
+        group.expert * panels * panel_bytes(p.parts[part].format, p.parts[part].activations, p.inputs);
   }
-  linear.num_parts = p.num_parts, linear.activations = p.activations;
+  linear.num_parts = p.num_parts;
   linear.bias = p.bias ? p.bias + group.expert * columns : nullptr;
   linear.gated = p.gated, linear.activation = p.activation;
   linear.rows = group.count, linear.inputs = p.inputs, linear.outputs = p.outputs;
@@ -111,27 +111,27 @@ void for_groups(const std::vector<Group> &groups, std::int64_t Group::*start, st
 void multiply(const ExpertsCall &call, const Product &p, std::int64_t total, Scratch &s) {
   const LinearCall sample = linear_of(p, s.groups.front());
   const Kernels kernels = kernels_of(sample);
-  std::int64_t tasks = 0, groups = 0, bytes = 0, most_rows = 0;
+  std::int64_t tasks = 0, units = 0, bytes = 0, most_rows = 0;
   const std::int64_t panels = count_panels(sample);
-  const auto rows_of_group = [&](const Group &g) -> Rows {
-    Rows rows = input_of(linear_of(p, g), kernels);
-    if (kernels.rows) rows.prepared = aligned(s.prepared.data()) + g.prepared;
-    return rows;
+  const auto inputs_of_group = [&](const Group &g) -> Inputs {
+    Inputs in = inputs_of(linear_of(p, g), kernels);
+    place(in, kernels, aligned(s.prepared.data()) + g.prepared);
+    return in;
   };
   for (Group &g : s.groups) {
-    const Rows rows = input_of(linear_of(p, g), kernels);
+    const Inputs in = inputs_of(linear_of(p, g), kernels);
     g.block = row_block(g.count, kMaxRowBlock, kernels);
-    g.first_task = tasks, g.first_prepared = groups, g.prepared = bytes;
+    g.first_task = tasks, g.first_prepared = units, g.prepared = bytes;
     tasks += panels * ceil_div(g.count, g.block);
-    groups += groups_of(rows), bytes += groups_of(rows) * rows.group_bytes;
+    units += units_of(in), bytes += in.bytes;
     most_rows = std::max(most_rows, std::min(g.block, g.count));
   }
-  if (kernels.rows) {
-    s.prepared.resize(size(bytes + kLineBytes));
-    for_rows(groups, call.threads, 4 * kernels.rows->max_group * p.inputs, [&](std::int64_t begin, std::int64_t end) {
+  s.prepared.resize(size(bytes + kLineBytes));
+  if (kernels.prepare_rows()) {
+    for_rows(units, call.threads, prepare_cost(inputs_of(sample, kernels)), [&](std::int64_t begin, std::int64_t end) {
       for_groups(s.groups, &Group::first_prepared, begin, end,
                  [&](const Group &g, std::int64_t first, std::int64_t last) {
-                   kernels.rows->prepare(rows_of_group(g), first, last, aligned(s.prepared.data()) + g.prepared);
+                   prepare(inputs_of_group(g), kernels, first, last);
                  });
     });
   }
@@ -144,15 +144,15 @@ void multiply(const ExpertsCall &call, const Product &p, std::int64_t total, Scr
     for (std::int64_t begin, end; share.next(begin, end);) {
       for_groups(s.groups, &Group::first_task, begin, end, [&](const Group &g, std::int64_t first, std::int64_t last) {
         const LinearCall linear = linear_of(p, g);
-        const Rows rows = rows_of_group(g);
+        const Inputs in = inputs_of_group(g);
         const std::int64_t blocks = ceil_div(g.count, g.block);
         for (std::int64_t task = first; task < last; ++task) {
           // In the order of linear.cpp: a panel multiplies all blocks of prepared rows; a block of other rows is
           // multiplied by all panels.
-          const std::int64_t panel = kernels.rows ? task / blocks : task % panels;
-          const std::int64_t row = (kernels.rows ? task % blocks : task / panels) * g.block;
+          const std::int64_t panel = kernels.prepare_rows() ? task / blocks : task % panels;
+          const std::int64_t row = (kernels.prepare_rows() ? task % blocks : task / panels) * g.block;
           const std::int64_t count = std::min(g.block, g.count - row);
-          multiply_panel(rows_of(linear, row, count), panel_at(linear, kernels, panel), rows_of(rows, row, count),
+          multiply_panel(rows_of(linear, row, count), panel_at(linear, kernels, panel), rows_of(in, row, count),
                          scratch);
         }
       });
@@ -196,13 +196,11 @@ void run_chunk(const ExpertsCall &call) {
       for (std::int64_t p = begin; p < end; ++p)
         std::copy_n(call.x + s.order[size(p)] * call.x_row, call.hidden, sorted + p * call.hidden);
     });
-    const Product up{call.up, call.num_ups, call.up_activations, call.up_bias, sorted,
-                     inner,   call.hidden,  call.inner,          call.gated,   call.activation};
+    const Product up{call.up,     call.num_ups, call.up_bias, sorted,         inner,
+                     call.hidden, call.inner,   call.gated,   call.activation};
     multiply(call, up, total, s);
     // The sorted inputs are not needed any more, so the results take their place.
-    multiply(call,
-             {&call.down, 1, call.down_activations, call.down_bias, inner, sorted, call.inner, call.hidden, false, {}},
-             total, s);
+    multiply(call, {&call.down, 1, call.down_bias, inner, sorted, call.inner, call.hidden, false, {}}, total, s);
   }
   for_rows(call.rows, call.threads, 8 * call.chosen * call.hidden,
            [&](std::int64_t begin, std::int64_t end) { combine(call, s.hidden.data(), s.places.data(), begin, end); });

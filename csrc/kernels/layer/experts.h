@@ -22,7 +22,6 @@ struct ExpertsCall {
   Part up[2], down;
   int num_ups;                       // parts of `up`
   const float *up_bias, *down_bias;  // or null
-  Activations up_activations, down_activations;
   bool gated;
   Activation activation;
   std::int64_t rows, hidden, inner, experts, chosen, x_row, residual_row, out_row;

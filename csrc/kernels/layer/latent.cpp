@@ -19,8 +19,8 @@ LinearCall linear_of(const HeadsCall &call, std::int64_t head) {
   linear.x = call.x + head * call.x_head, linear.out = call.out + head * call.out_head;
   const char *panels = static_cast<const char *>(call.panels) +
                        head * ceil_div(call.outputs, kPanel) * panel_bytes(call.format, call.activations, call.inputs);
-  linear.parts[0] = {panels, call.format, call.outputs};
-  linear.num_parts = 1, linear.activations = call.activations;
+  linear.parts[0] = {panels, call.format, call.activations, call.outputs};
+  linear.num_parts = 1;
   linear.rows = call.rows, linear.inputs = call.inputs, linear.outputs = call.outputs;
   linear.x_row = call.x_row, linear.out_row = call.out_row;
   return linear;
@@ -34,21 +34,17 @@ void multiply(const HeadsCall &call, F &&after) {
   if (call.rows == 0) return;
   const LinearCall sample = linear_of(call, 0);
   const Kernels kernels = kernels_of(sample);
-  const std::int64_t groups = groups_of(input_of(sample, kernels));
-  const std::int64_t bytes_of_head = groups * input_of(sample, kernels).group_bytes;
-  const auto rows_of_head = [&](std::int64_t head) -> Rows {
-    Rows rows = input_of(linear_of(call, head), kernels);
-    if (kernels.rows) rows.prepared = aligned(prepared.data()) + head * bytes_of_head;
-    return rows;
+  const Inputs of_each = inputs_of(sample, kernels);
+  const auto inputs_of_head = [&](std::int64_t head) -> Inputs {
+    Inputs in = inputs_of(linear_of(call, head), kernels);
+    place(in, kernels, aligned(prepared.data()) + head * in.bytes);
+    return in;
   };
-  if (kernels.rows) {
-    prepared.resize(size(call.heads * bytes_of_head + kLineBytes));
-    const std::int64_t cost = 4 * kernels.rows->max_group * call.inputs;
-    for_rows(call.heads * groups, call.threads, cost, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const std::int64_t head = t / groups, first = t % groups;
-        kernels.rows->prepare(rows_of_head(head), first, first + 1, aligned(prepared.data()) + head * bytes_of_head);
-      }
+  prepared.resize(size(call.heads * of_each.bytes + kLineBytes));
+  if (kernels.prepare_rows()) {
+    const std::int64_t units = units_of(of_each);
+    for_rows(call.heads * units, call.threads, prepare_cost(of_each), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) prepare(inputs_of_head(t / units), kernels, t % units, t % units + 1);
     });
   }
   const std::int64_t block = row_block(call.rows, kMaxRowBlock, kernels), blocks = ceil_div(call.rows, block);
@@ -65,7 +61,7 @@ void multiply(const HeadsCall &call, F &&after) {
         const std::int64_t count = std::min(block, call.rows - first);
         const LinearCall linear = linear_of(call, head);
         multiply_panel(rows_of(linear, first, count), panel_at(linear, kernels, panel),
-                       rows_of(rows_of_head(head), first, count), scratch);
+                       rows_of(inputs_of_head(head), first, count), scratch);
         if (panel == 0) after(head, first, first + count);
       }
     }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <stdexcept>
 #include <type_traits>
 #include <vector>
@@ -55,7 +56,7 @@ WEFT_INLINE Epilogue scratch_epilogue(const LinearCall &call, const Panel &panel
 
 struct VectorKernels {
   PanelKernel by_format[kNumFormats];  // for float32 activations
-  void (*multiply_panel)(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
+  void (*multiply_panel)(const LinearCall &call, const Panel &panel, const Inputs &in, float *scratch);
   void (*norm_rows)(const NormCall &call, std::int64_t begin, std::int64_t end);
 };
 
@@ -177,26 +178,25 @@ struct Scratch {
 
   // Returns the input of a call, with memory for normalised and for prepared rows if the call needs them. `prepare`
   // fills that memory.
-  Rows reserve(const LinearCall &call, const Kernels &kernels) {
-    Rows rows = input_of(call, kernels);
+  Inputs reserve(const LinearCall &call, const Kernels &kernels) {
+    LinearCall normed = call;
     if (call.norm) {
       norms.resize(size(call.rows * call.inputs));
-      rows.x = norms.data(), rows.stride = call.inputs;
+      normed.x = norms.data(), normed.x_row = call.inputs;
     }
-    if (kernels.rows) {
-      prepared.resize(size(groups_of(rows) * rows.group_bytes + kLineBytes));
-      rows.prepared = aligned(prepared.data());
-    }
-    return rows;
+    Inputs in = inputs_of(normed, kernels);
+    prepared.resize(size(in.bytes + kLineBytes));
+    place(in, kernels, aligned(prepared.data()));
+    return in;
   }
 
-  // Normalises and prepares groups begin..end-1.
-  void prepare(const LinearCall &call, const Kernels &kernels, const Rows &rows, std::int64_t begin, std::int64_t end) {
+  // Normalises and prepares units begin..end-1.
+  void prepare(const LinearCall &call, const Kernels &kernels, const Inputs &in, std::int64_t begin, std::int64_t end) {
     if (call.norm) {
       const NormCall norm{call.x, call.norm, norms.data(), call.rows, call.inputs, call.x_row, call.inputs, call.eps};
-      vector_kernels().norm_rows(norm, begin * rows.group, std::min(end * rows.group, call.rows));
+      vector_kernels().norm_rows(norm, begin * in.unit, std::min(end * in.unit, call.rows));
     }
-    if (kernels.rows) kernels.rows->prepare(rows, begin, end, aligned(prepared.data()));
+    weft::prepare(in, kernels, begin, end);
   }
 
   // Returns memory for multiply_panel with `rows` rows.
@@ -205,6 +205,22 @@ struct Scratch {
     return aligned(panels.data());
   }
 };
+
+// The bytes of memory for rows in another order.
+std::int64_t ordered_bytes(const Rows &rows) {
+  const std::int64_t bytes = rows.count * rows.width * static_cast<std::int64_t>(sizeof(float));
+  return ceil_div(bytes, kLineBytes) * kLineBytes;
+}
+
+// The bytes that a product reads of an input row, if it prepares rows.
+std::int64_t bytes_of_row(const Kernels &kernels, std::int64_t inputs) {
+  std::int64_t bytes = 0;
+  for (int r = 0; r < kernels.num_readings; ++r) {
+    const RowKernel *kernel = kernels.readings[r].kernel;
+    bytes += kernel ? kernel->bytes(1, inputs) : inputs * static_cast<std::int64_t>(sizeof(float));
+  }
+  return bytes;
+}
 
 // Returns the number of rows per block of a call. Rows are divided into blocks for two reasons: the panels alone may be
 // too few tasks for the threads, and the rows may not fit into the cache.
@@ -216,23 +232,23 @@ std::int64_t rows_per_block(const LinearCall &call, const Kernels &kernels, std:
 void multiply(const LinearCall &call, const Kernels &kernels) {
   static thread_local Scratch callers_scratch;
   const std::int64_t num_panels = count_panels(call);
-  const bool needs_prepare = call.norm || kernels.rows,
+  const bool needs_prepare = call.norm || kernels.prepare_rows(),
              each_prepares = needs_prepare && call.rows <= kMaxRowsPreparedByEach;
-  Rows input = input_of(call, kernels);
+  Inputs input = inputs_of(call, kernels);
   if (needs_prepare && !each_prepares) {
     Scratch &shared = callers_scratch;  // the lambda must not name a thread_local: it would be the worker's
     input = shared.reserve(call, kernels);
-    for_rows(groups_of(input), call.threads, kNormCost * input.group * call.inputs,
+    for_rows(units_of(input), call.threads, prepare_cost(input),
              [&](std::int64_t begin, std::int64_t end) { shared.prepare(call, kernels, input, begin, end); });
   }
   const std::int64_t block = rows_per_block(call, kernels, num_panels);
   const std::int64_t block_rows = std::min(block, call.rows), num_blocks = ceil_div(call.rows, block);
   for_workers(num_panels * num_blocks, call.threads, panel_cost(block_rows, call, kernels), [&](Share &share) {
     static thread_local Scratch own_scratch;
-    Rows rows = input;
+    Inputs rows = input;
     if (each_prepares) {
       rows = own_scratch.reserve(call, kernels);
-      own_scratch.prepare(call, kernels, rows, 0, groups_of(rows));
+      own_scratch.prepare(call, kernels, rows, 0, units_of(rows));
     }
     float *scratch = own_scratch.panels_of(call, block_rows, kernels);
     for (std::int64_t begin, end; share.next(begin, end);) {
@@ -240,8 +256,8 @@ void multiply(const LinearCall &call, const Kernels &kernels) {
         // A block's float32 rows stay in the cache while all panels are multiplied by them, so the panel varies faster.
         // The prepared rows of all blocks fit the cache (linear_cpu limits their number), so then the block varies
         // faster, and each panel is read from memory once.
-        const std::int64_t panel = kernels.rows ? task / num_blocks : task % num_panels;
-        const std::int64_t first = (kernels.rows ? task % num_blocks : task / num_panels) * block;
+        const std::int64_t panel = kernels.prepare_rows() ? task / num_blocks : task % num_panels;
+        const std::int64_t first = (kernels.prepare_rows() ? task % num_blocks : task / num_panels) * block;
         const std::int64_t count = std::min(block, call.rows - first);
         multiply_panel(rows_of(call, first, count), panel_at(call, kernels, panel), rows_of(rows, first, count),
                        scratch);
@@ -266,10 +282,14 @@ bool can_multiply(Format format, Activations activations) { return panel_kernel(
 Kernels kernels_of(const LinearCall &call) {
   Kernels kernels{};
   for (int p = 0; p < call.num_parts; ++p) {
-    kernels.parts[p] = panel_kernel(call.parts[p].format, call.activations);
+    const Part &part = call.parts[p];
+    kernels.parts[p] = panel_kernel(part.format, part.activations);
     if (!kernels.parts[p].times) throw std::invalid_argument("no kernel multiplies this format by these activations");
+    const Reading reading{row_kernel(part.activations), part.order};
+    int &r = kernels.reading_of[p];
+    while (r < kernels.num_readings && !(kernels.readings[r] == reading)) ++r;
+    if (r == kernels.num_readings) kernels.readings[kernels.num_readings++] = reading;
   }
-  kernels.rows = row_kernel(call.activations);
   return kernels;
 }
 
@@ -283,7 +303,7 @@ std::int64_t count_panels(const LinearCall &call) {
 Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t number) {
   const auto weights_at = [&](int part, std::int64_t panel) {
     return static_cast<const char *>(call.parts[part].panels) +
-           panel * panel_bytes(call.parts[part].format, call.activations, call.inputs);
+           panel * panel_bytes(call.parts[part].format, call.parts[part].activations, call.inputs);
   };
   std::int64_t first = 0;
   int part = 0;
@@ -292,7 +312,8 @@ Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t numb
       number -= panels, first += call.parts[part].outputs;
   }
   const std::int64_t valid = std::min(kPanel, call.parts[part].outputs - number * kPanel);
-  Panel panel{first + number * kPanel, valid, nullptr, nullptr, &kernels.parts[part], nullptr};
+  const int reading = kernels.reading_of[part];
+  Panel panel{first + number * kPanel, valid, nullptr, nullptr, &kernels.parts[part], nullptr, reading, reading};
   if (!call.gated) {
     panel.weights = weights_at(part, number);
   } else if (call.num_parts == 1) {
@@ -300,12 +321,12 @@ Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t numb
     panel.ups_kernel = panel.kernel;
   } else {
     panel.weights = weights_at(0, number), panel.ups = weights_at(1, number);
-    panel.ups_kernel = &kernels.parts[1];
+    panel.ups_kernel = &kernels.parts[1], panel.ups_reading = kernels.reading_of[1];
   }
   return panel;
 }
 
-void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch) {
+void multiply_panel(const LinearCall &call, const Panel &panel, const Inputs &in, float *scratch) {
   vector_kernels().multiply_panel(call, panel, in, scratch);
 }
 
@@ -318,24 +339,62 @@ std::int64_t panel_scratch(std::int64_t rows, const LinearCall &call, const Kern
 std::int64_t panel_cost(std::int64_t rows, const LinearCall &call, const Kernels &kernels) {
   std::int64_t cost = 0;
   for (int p = 0; p < call.num_parts; ++p) {
-    const std::int64_t bytes = panel_bytes(call.parts[p].format, call.activations, call.inputs);
+    const std::int64_t bytes = panel_bytes(call.parts[p].format, call.parts[p].activations, call.inputs);
     cost = std::max(cost, bytes + kPanel * call.inputs * rows / kernels.parts[p].speed);
   }
   return call.gated ? 2 * cost : cost;
 }
 
-Rows input_of(const LinearCall &call, const Kernels &kernels) {
-  const std::int64_t max_group = kernels.rows ? kernels.rows->max_group : kRowsNormedAtOnce;
-  std::int64_t group = std::min(call.rows, max_group);
-  // Two groups of 4 rows take less time than groups of 6 and 2. Further blocks begin at a multiple of max_group.
-  if (kernels.rows && call.rows > 0 && call.rows <= kernels.rows->row_block)
-    group = even_block(call.rows, max_group, 1);
-  const std::int64_t bytes = kernels.rows ? kernels.rows->bytes(group, call.inputs) : 0;
-  return {call.x, call.rows, call.inputs, call.x_row, nullptr, group, bytes};
+Inputs inputs_of(const LinearCall &call, const Kernels &kernels) {
+  Inputs in{call.x, call.x_row, {}, kernels.num_readings, 1, 0};
+  for (int r = 0; r < in.count; ++r) {
+    const auto [kernel, order] = kernels.readings[r];
+    const std::int64_t max_group = kernel ? kernel->max_group : kRowsNormedAtOnce;
+    std::int64_t group = std::min(call.rows, max_group);
+    // Two groups of 4 rows take less time than groups of 6 and 2. Further blocks begin at a multiple of max_group.
+    if (kernel && call.rows > 0 && call.rows <= kernel->row_block) group = even_block(call.rows, max_group, 1);
+    const std::int64_t group_bytes = kernel ? kernel->bytes(group, call.inputs) : 0;
+    Rows &rows = in.rows[r];
+    rows = {call.x, call.rows, call.inputs, call.x_row, nullptr, nullptr, group, group_bytes};
+    if (group > 0) in.unit = std::lcm(in.unit, group), in.bytes += groups_of(rows) * group_bytes;
+    if (order) in.bytes += ordered_bytes(rows);
+  }
+  return in;
 }
 
+void place(Inputs &in, const Kernels &kernels, char *memory) {
+  for (int r = 0; r < in.count; ++r) {
+    Rows &rows = in.rows[r];
+    if (kernels.readings[r].kernel) rows.prepared = memory, memory += groups_of(rows) * rows.group_bytes;
+    if (!kernels.readings[r].order) continue;
+    rows.ordered = reinterpret_cast<float *>(memory), memory += ordered_bytes(rows);
+    rows.x = rows.ordered, rows.stride = rows.width;
+  }
+}
+
+void prepare(const Inputs &in, const Kernels &kernels, std::int64_t begin, std::int64_t end) {
+  for (int r = 0; r < in.count; ++r) {
+    const auto [kernel, order] = kernels.readings[r];
+    const Rows &rows = in.rows[r];
+    const std::int64_t first = begin * in.unit, last = std::min(end * in.unit, rows.count);
+    for (std::int64_t m = first; order && m < last; ++m) {
+      const float *from = in.x + m * in.stride;
+      float *to = rows.ordered + m * rows.width;
+      for (std::int64_t i = 0; i < rows.width; ++i) to[i] = from[order[i]];
+    }
+    if (kernel) kernel->prepare(rows, first / rows.group, ceil_div(last, rows.group), rows.prepared);
+  }
+}
+
+std::int64_t prepare_cost(const Inputs &in) { return kNormCost * in.unit * in.rows[0].width; }
+
 std::int64_t row_block(std::int64_t rows, std::int64_t max_block, const Kernels &kernels) {
-  return even_block(rows, max_block, kernels.rows ? kernels.rows->row_block : kTileRows);
+  std::int64_t unit = 1;
+  for (int r = 0; r < kernels.num_readings; ++r) {
+    const RowKernel *kernel = kernels.readings[r].kernel;
+    unit = std::lcm(unit, kernel ? kernel->row_block : kTileRows);
+  }
+  return even_block(rows, max_block, unit);
 }
 
 void linear_cpu(const LinearCall &call) {
@@ -347,9 +406,9 @@ void linear_cpu(const LinearCall &call) {
   if (call.rows == 0) return;
   const Kernels kernels = kernels_of(call);
   std::int64_t rows = call.rows;
-  if (kernels.rows) {
-    const std::int64_t cached = kMaxPreparedBytes / kernels.rows->bytes(1, call.inputs);
-    rows = row_block(call.rows, std::max(cached, kernels.rows->row_block), kernels);
+  if (kernels.prepare_rows()) {
+    const std::int64_t cached = kMaxPreparedBytes / bytes_of_row(kernels, call.inputs);
+    rows = row_block(call.rows, std::max<std::int64_t>(cached, 1), kernels);
   }
   for (std::int64_t first = 0; first < call.rows; first += rows)
     multiply(rows_of(call, first, std::min(rows, call.rows - first)), kernels);

@@ -30,11 +30,14 @@ struct Activation {
 
 // The weights of `outputs` outputs: panels of kPanel outputs, with any padding after the last. Panels of a dense format
 // are [inputs, kPanel]; those for bfloat16 activations are [ceil(inputs / 32), kPanel / 16, 16 pairs of inputs, 16
-// outputs, 2], with zeros after the last input. Quantised panels are described in formats.h.
+// outputs, 2], with zeros after the last input. Quantised panels are described in formats.h. Rows are rounded by
+// `activations` before they are multiplied by these weights.
 struct Part {
   const void *panels;
   Format format;
+  Activations activations;
   std::int64_t outputs;
+  const std::int32_t *order = nullptr;  // [inputs]; weight i is that of input order[i]. Null: of input i
 };
 constexpr int kMaxParts = 4;
 
@@ -43,13 +46,13 @@ constexpr int kMaxParts = 4;
 // Without `norm`, `in` is x. With `norm`, `in` is x / sqrt(mean(x^2) + eps) * norm.
 // If `also` is not null, `out` is copied to it. With `live`, only the first *live rows are read and written.
 //
-// The weights w are in parts, one below the other, which may have different formats. With `gated`, w has `outputs`
-// gates and then `outputs` ups: in one part, whose panels are gates and ups by turns, or in two.
+// The weights w are in parts, one below the other, which may have different formats, activations and orders. The sums
+// of a part are those of a call with this part alone. With `gated`, w has `outputs` gates and then `outputs` ups: in
+// one part, whose panels are gates and ups by turns, or in two.
 struct LinearCall {
   const float *x;
   Part parts[kMaxParts];
   int num_parts;
-  Activations activations;
   const float *bias;      // or null; with `gated` of the gates, then of the ups
   const float *norm;      // or null
   const float *residual;  // or null; may be `out`

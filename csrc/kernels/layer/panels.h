@@ -13,9 +13,20 @@ namespace weft {
 struct Rows {
   const float *x;
   std::int64_t count, width, stride;
-  const char *prepared;  // or null
+  float *ordered;  // memory for rows in another order, which `x` then is; or null
+  char *prepared;  // or null
   std::int64_t group;
   std::int64_t group_bytes;  // of `prepared`
+};
+
+// The input rows of a call, as each of its parts reads them.
+struct Inputs {
+  const float *x;  // the rows before they are prepared
+  std::int64_t stride;
+  Rows rows[kMaxParts];
+  int count;           // of `rows`
+  std::int64_t unit;   // rows that are prepared together: whole groups of all `rows`
+  std::int64_t bytes;  // of memory for what is prepared; 0 if all rows are read as they are
 };
 
 constexpr std::int64_t kTileRows = 6;      // rows of a block are a multiple, so that all tiles are full
@@ -40,6 +51,15 @@ inline Rows rows_of(const Rows &rows, std::int64_t first, std::int64_t count) {
   if (rows.prepared) block.prepared += first / rows.group * rows.group_bytes;
   return block;
 }
+
+inline Inputs rows_of(const Inputs &in, std::int64_t first, std::int64_t count) {
+  Inputs block{};
+  block.count = in.count;
+  for (int r = 0; r < in.count; ++r) block.rows[r] = rows_of(in.rows[r], first, count);
+  return block;
+}
+
+inline std::int64_t units_of(const Inputs &in) { return ceil_div(in.rows[0].count, in.unit); }
 
 // Returns a block size, a multiple of `unit`, that divides the rows into blocks of about the same size. It is at most
 // `max_block`, rounded up to such a multiple.
@@ -72,10 +92,23 @@ struct PanelKernel {
   std::int64_t speed;  // products in the time of one in float32
 };
 
-// The kernels of a call, by part.
+// How parts of a call read its input rows.
+struct Reading {
+  const RowKernel *kernel;    // null: in float32
+  const std::int32_t *order;  // of the inputs, or null
+
+  bool is_prepared() const { return kernel || order; }
+  bool operator==(const Reading &other) const { return kernel == other.kernel && order == other.order; }
+};
+
+// The kernels of a call: those of its parts, and the ways in which these read the rows.
 struct Kernels {
   PanelKernel parts[kMaxParts];
-  const RowKernel *rows;  // null: rows are read as they are
+  int reading_of[kMaxParts];  // the place of a part's way in `readings`
+  Reading readings[kMaxParts];
+  int num_readings;
+
+  bool prepare_rows() const { return num_readings > 1 || readings[0].is_prepared(); }
 };
 
 Kernels kernels_of(const LinearCall &call);
@@ -85,6 +118,7 @@ struct Panel {
   std::int64_t first, valid;
   const char *weights, *ups;  // `ups` only with gates
   const PanelKernel *kernel, *ups_kernel;
+  int reading, ups_reading;
 };
 
 // The number of a call's panels, and the panel of a number.
@@ -92,7 +126,7 @@ std::int64_t count_panels(const LinearCall &call);
 Panel panel_at(const LinearCall &call, const Kernels &kernels, std::int64_t number);
 
 // Multiplies rows by a panel. `scratch` has panel_scratch() floats.
-void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch);
+void multiply_panel(const LinearCall &call, const Panel &panel, const Inputs &in, float *scratch);
 
 // The number of floats for gates, ups and partial sums of `rows` rows.
 std::int64_t panel_scratch(std::int64_t rows, const LinearCall &call, const Kernels &kernels);
@@ -100,8 +134,17 @@ std::int64_t panel_scratch(std::int64_t rows, const LinearCall &call, const Kern
 // The work of a panel with `rows` rows, in the units of for_workers.
 std::int64_t panel_cost(std::int64_t rows, const LinearCall &call, const Kernels &kernels);
 
-// The rows of a call before they are prepared.
-Rows input_of(const LinearCall &call, const Kernels &kernels);
+// The rows of a call, without memory for what is prepared.
+Inputs inputs_of(const LinearCall &call, const Kernels &kernels);
+
+// Gives the rows their memory, in.bytes from a cache line on.
+void place(Inputs &in, const Kernels &kernels, char *memory);
+
+// Prepares units begin..end-1 of the rows.
+void prepare(const Inputs &in, const Kernels &kernels, std::int64_t begin, std::int64_t end);
+
+// The work of preparing a unit, in the units of for_workers.
+std::int64_t prepare_cost(const Inputs &in);
 
 // Returns the number of rows of a block, for the kernels of a call.
 std::int64_t row_block(std::int64_t rows, std::int64_t max_block, const Kernels &kernels);

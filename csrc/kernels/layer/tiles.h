@@ -188,12 +188,16 @@ WEFT_INLINE void activate(const LinearCall &call, const Panel &panel, const floa
   }
 }
 
-void multiply_panel(const LinearCall &call, const Panel &panel, const Rows &in, float *scratch) {
+void multiply_panel(const LinearCall &call, const Panel &panel, const Inputs &in, float *scratch) {
   const bool is_plain = call.activation.function == Function::kNone && call.scale == 1 && call.softcap <= 0;
-  if (is_plain && !call.gated) return panel.kernel->times(in, panel.weights, scratch, epilogue_of(call, panel));
+  const Rows &rows = in.rows[panel.reading];
+  if (is_plain && !call.gated) return panel.kernel->times(rows, panel.weights, scratch, epilogue_of(call, panel));
   float *gates = scratch, *ups = gates + call.rows * kPanel, *sums = ups + call.rows * kPanel;
-  panel.kernel->times(in, panel.weights, sums, scratch_epilogue(call, panel, gates, 0));
-  if (call.gated) panel.ups_kernel->times(in, panel.ups, sums, scratch_epilogue(call, panel, ups, call.outputs));
+  panel.kernel->times(rows, panel.weights, sums, scratch_epilogue(call, panel, gates, 0));
+  if (call.gated) {
+    panel.ups_kernel->times(in.rows[panel.ups_reading], panel.ups, sums,
+                            scratch_epilogue(call, panel, ups, call.outputs));
+  }
   activate(call, panel, gates, call.gated ? ups : nullptr);
 }
 

@@ -135,11 +135,24 @@ class Checkpoint:
         return self._dense_matrix(name, *shape)
 
     def take_dense(self, name: str, *shape: int) -> Tensor:
-        """Tensor `name` as `take_matrix` returns it, but a quantised one is dequantised to the model's dtype."""
+        """Tensor `name` as `take_matrix` returns it, but a quantised one is dequantised: on the CPU to the dtype of its
+        factors, on CUDA to the model's dtype."""
         method = self.config.quantization
         if method is not None and method.holds(self, name):
-            return self._as_numbers(method.take(self, name, *shape), self._dequantized_dtype)
+            stored = method.take(self, name, *shape)
+            return self._as_numbers(stored, self._weight_dtype(stored.dtype))
         return self._dense_matrix(name, *shape)
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        """The matrices `names`, each as `take_matrix` returns it when it is read. If the inputs of one of them are not
+        in the order of their groups, all are dequantised."""
+        method = self.config.quantization
+        is_dense = method is not None and any(
+            method.holds(self, name) and method.is_ordered(self, name) for name in names
+        )
+        self.num_widened += len(names) * is_dense
+        take = self.take_dense if is_dense else self.take_matrix
+        return Matrices(len(names), lambda index: take(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         """The matrices of tensor `name` [E, out, in], as `take_matrix` returns one. Each is converted when it is read,
@@ -180,7 +193,7 @@ class Checkpoint:
             rows = torch.empty(sizes, dtype=torch.uint8, device=META)
         else:
             rows = stored.read().to(self.device)
-        return Quantized(rows, stored.format, num_inputs)
+        return Quantized(rows, stored.format, num_inputs, stored.order)
 
     def _as_numbers(self, stored: Blocks | Floats, dtype: torch.dtype) -> Tensor:
         """The numbers of a quantised matrix in `dtype`, on the model's device."""
@@ -189,7 +202,8 @@ class Checkpoint:
             return torch.empty(stored.shape, dtype=dtype, device=META)
         if isinstance(stored, Floats):
             return stored.read(dtype).to(self.device)
-        return Quantized(stored.read(), stored.format, stored.shape[1]).dequantized(dtype).to(self.device)
+        matrix = Quantized(stored.read(), stored.format, stored.shape[1], stored.order)
+        return matrix.dequantized(dtype).to(self.device)
 
     @property
     def _dequantized_dtype(self) -> torch.dtype:

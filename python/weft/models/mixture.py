@@ -125,10 +125,8 @@ def separate_experts(
     hidden, inner = config.hidden_size, mixture.intermediate_size
 
     def matrices(name: str, *shape: int) -> Matrices:
-        return Matrices(
-            mixture.num_experts,
-            lambda expert: weights.take_matrix(f"{prefix}experts.{expert}.{name}.weight", *shape),
-        )
+        names = [f"{prefix}experts.{expert}.{name}.weight" for expert in range(mixture.num_experts)]
+        return weights.take_experts(names, *shape)
 
     gate, up, down = mixture.projections
     return matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)
@@ -152,7 +150,7 @@ def _take_shared(
     hidden = config.hidden_size
     wide = mixture.choice.num_shared * mixture.intermediate_size
     gate, up, down = (
-        weights.take_matrix(f"{prefix}{mixture.shared}.{name}.weight", *shape)
+        weights.take_experts([f"{prefix}{mixture.shared}.{name}.weight"], *shape)[0]
         for name, shape in zip(
             ("gate_proj", "up_proj", "down_proj"),
             ((wide, hidden), (wide, hidden), (hidden, wide)),

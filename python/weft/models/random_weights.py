@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import floor, log2
 from pathlib import Path
 
@@ -50,6 +51,10 @@ class RandomWeights:
     def take_dense(self, name: str, *shape: int) -> Tensor:
         """The matrix of `take_matrix`."""
         return self.take_matrix(name, *shape)
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        """Matrices as `take_matrix` gives them."""
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         """The matrices of a tensor [E, ...] as `take_matrix` gives it, or in MXFP4 if the model is published so."""

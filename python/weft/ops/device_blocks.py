@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import accumulate, groupby
+from itertools import chain, groupby
 from math import prod
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from weft.ops.formats import DENSE_FORMATS, Format
 from weft.ops.library import require
-from weft.ops.packing import Packed, format_of
+from weft.ops.packing import Orders, Packed, PackedPart, format_of, parts_of
 from weft.ops.quantized import Matrix, Quantized
 
 SUPER_BLOCK = 256
@@ -157,14 +157,14 @@ def stored_parts(packed: Tensor, parts: Sequence[int], matrices: int, inputs: in
     if not parts:
         return [packed]
     return [
-        stored_at(packed, offset, Format(format), matrices, outputs, inputs)
-        for format, outputs, offset in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        stored_at(packed, part.offset, part.format, matrices, part.num_outputs, inputs)
+        for part in parts_of(parts)
     ]
 
 
 class DeviceStore:
     """Memory on the device for `count` matrices, one part below the other, each with parts like `first`. At least one
-    part is quantised. Neighbours of one format become one part."""
+    part is quantised. Neighbours of one format and one order of inputs become one part."""
 
     def __init__(self, count: int, first: Sequence[Matrix]) -> None:
         inputs = first[0].shape[-1]
@@ -174,21 +174,22 @@ class DeviceStore:
         self._places: list[
             tuple[int, int]
         ] = []  # each part's place among the joined ones, and its first output
+        orders = Orders(first)
+        kinds = list(zip(self._formats, orders.places, strict=True))
         outputs: list[int] = []
         for number, part in enumerate(first):
-            if number == 0 or self._formats[number - 1] is not self._formats[number]:
+            if number == 0 or kinds[number - 1] != kinds[number]:
                 outputs.append(0)
             self._places.append((len(outputs) - 1, outputs[-1]))
             outputs[-1] += _rows(part)
-        joined = [format for format, _ in groupby(self._formats)]
-        sizes = [num_bytes(format, count, rows, inputs) for format, rows in zip(joined, outputs, strict=True)]
-        memory = torch.empty(sum(sizes), dtype=torch.uint8, device=first[0].device)
-        starts = accumulate(sizes[:-1], initial=0)
-        described = [
-            number for part in zip(map(int, joined), outputs, starts, strict=True) for number in part
-        ]
-        self.packed = Packed(memory, tuple(described))
-        self._stored = stored_parts(memory, described, count, inputs)
+        offset, packed = 0, list[PackedPart]()
+        for (format, order), rows in zip([kind for kind, _ in groupby(kinds)], outputs, strict=True):
+            packed.append(PackedPart(format, rows, offset, order=order))
+            offset += num_bytes(format, count, rows, inputs)
+        memory = torch.empty(offset, dtype=torch.uint8, device=first[0].device)
+        numbers = tuple(chain.from_iterable(packed))
+        self.packed = Packed(memory, numbers, orders.on(memory.device))
+        self._stored = stored_parts(memory, numbers, count, inputs)
 
     def put(self, index: int, parts: Sequence[Matrix]) -> None:
         """Copy the parts of a matrix."""

@@ -10,7 +10,7 @@ on that row alone, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from weft.ops.device_blocks import DeviceStore, stored_parts
 from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, fill_part, format_of, part_bytes
+from weft.ops.packing import Packed, PackedPart, activations_of, fill_part, format_of, part_bytes
 from weft.ops.quantized import Matrix, Quantized
 
 
@@ -101,9 +101,9 @@ class Experts:
         require(x.shape[-1] == self.num_inputs, f"x must be [N, {self.num_inputs}], not {list(x.shape)}")
         act = self.activation
         _EXPERTS(
-            x, index, weights, *self.up, *self.down, self.up_bias, self.down_bias, self.num_experts, self.inner,
-            self.gated, int(act.function), act.slope, act.limit, act.shift, out, live, residual,
-            self.first,
+            x, index, weights, self.up.memory, self.up.parts, self.down.memory, self.down.parts, self.up_bias,
+            self.down_bias, self.num_experts, self.inner, self.gated, int(act.function), act.slope, act.limit,
+            act.shift, out, live, residual, self.first,
         )  # fmt: skip
         return out
 
@@ -134,6 +134,10 @@ def _packed(
             f"the matrices of expert {expert} must be {[num_outputs, num_inputs]}, not "
             f"{[list(m.shape) for m in matrices]}",
         )
+        require(
+            not any(isinstance(matrix, Quantized) and matrix.order is not None for matrix in matrices),
+            f"the inputs of the matrices of expert {expert} are in an order of their own; dequantize those of all",
+        )
         store.put(expert, matrices)
     assert store is not None
     return store.packed, (num_outputs, num_inputs)
@@ -158,7 +162,7 @@ class _Store:
         device = first[0].device
         self.formats = [format_of(matrix) for matrix in first]
         self.dtypes = [matrix.dtype if isinstance(matrix, Tensor) else None for matrix in first]
-        chosen = activations_of(self.formats, device, wanted)
+        chosen = [activations_of(kind, device, wanted) for kind in self.formats]
         if device.type != "cpu":
             dtype = next(matrix.dtype for matrix in first if isinstance(matrix, Tensor))
             sizes = (count, len(first) * num_outputs, num_inputs)
@@ -167,15 +171,14 @@ class _Store:
         # Matrices of one format are one part, whose panels alternate.
         kinds = self.formats[:1] if len({*self.formats}) == 1 else self.formats
         self.groups = len(first) // len(kinds)
-        offsets, numbers = [0], list[int]()
-        for kind in kinds:
-            numbers += [kind, num_outputs, offsets[-1]]
-            offsets.append(
-                offsets[-1] + count * part_bytes(kind, chosen, num_outputs, num_inputs, self.groups)
-            )
+        offsets, self.parts = [0], list[PackedPart]()
+        for kind, activations in zip(kinds, chosen, strict=False):
+            self.parts.append(PackedPart(kind, num_outputs, offsets[-1], activations))
+            size = part_bytes(kind, activations, num_outputs, num_inputs, self.groups)
+            offsets.append(offsets[-1] + count * size)
         memory = reserved((offsets[-1],), torch.uint8)
-        self.parts = [memory[begin:end].view(count, -1) for begin, end in pairwise(offsets)]
-        self.packed = Packed(memory, tuple(numbers), chosen)
+        self.memory = [memory[begin:end].view(count, -1) for begin, end in pairwise(offsets)]
+        self.packed = Packed(memory, tuple(chain.from_iterable(self.parts)))
 
     def put(self, expert: int, matrices: Sequence[Matrix]) -> None:
         """Copy the matrices of an expert, which may be complete later (`PackingThreads`)."""
@@ -192,9 +195,9 @@ class _Store:
                 dense = [matrix.to(memory.dtype) for matrix in matrices if isinstance(matrix, Tensor)]
                 torch.cat(dense, out=memory[expert])
             return
-        for part, place in enumerate(self.parts):
-            these = matrices if self.groups > 1 else matrices[part : part + 1]
-            fill_part(these, self.groups, self.packed.activations, place[expert])
+        for number, (part, place) in enumerate(zip(self.parts, self.memory, strict=True)):
+            these = matrices if self.groups > 1 else matrices[number : number + 1]
+            fill_part(these, self.groups, part.activations, place[expert])
 
 
 def _names(formats: Sequence[Format]) -> str:
@@ -207,10 +210,8 @@ def _experts_cpu(
     weights: Tensor,
     up: Tensor,
     up_parts: Sequence[int],
-    up_activations: int,
     down: Tensor,
     down_parts: Sequence[int],
-    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
     num_experts: int,
@@ -228,8 +229,8 @@ def _experts_cpu(
     require(x.dtype is out.dtype is torch.float32, f"on the CPU activations are float32, not {x.dtype}")
     _check(x, index, weights, out, residual)
     kernel = _core.experts_cpu(
-        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), up_parts, up_activations,
-        down.data_ptr(), down_parts, down_activations, address(up_bias), address(down_bias), gated, function, slope,
+        x.data_ptr(), index.data_ptr(), weights.data_ptr(), out.data_ptr(), up.data_ptr(), up_parts,
+        down.data_ptr(), down_parts, address(up_bias), address(down_bias), gated, function, slope,
         limit, shift, x.shape[0], x.shape[1], inner, num_experts, index.shape[1], x.stride(0), out.stride(0),
         torch.get_num_threads(), address(live), address(residual), 0 if residual is None else residual.stride(0),
         first,
@@ -262,10 +263,8 @@ def _experts_cuda(
     weights: Tensor,
     up: Tensor,
     up_parts: Sequence[int],
-    up_activations: int,
     down: Tensor,
     down_parts: Sequence[int],
-    down_activations: int,
     up_bias: Tensor | None,
     down_bias: Tensor | None,
     num_experts: int,
@@ -307,8 +306,8 @@ def _experts_cuda(
 
 
 _EXPERTS = register(
-    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, int[] up_parts, int up_activations, Tensor down,"
-    " int[] down_parts, int down_activations, Tensor? up_bias, Tensor? down_bias, int num_experts, int inner,"
+    "experts(Tensor x, Tensor index, Tensor weights, Tensor up, int[] up_parts, Tensor down,"
+    " int[] down_parts, Tensor? up_bias, Tensor? down_bias, int num_experts, int inner,"
     " bool gated, int function, float slope, float limit, float shift, Tensor(a!) out, Tensor? live=None,"
     " Tensor? residual=None, int first=0) -> ()",
     cpu=_experts_cpu,

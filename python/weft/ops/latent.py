@@ -14,6 +14,7 @@ result depends on that row alone, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from weft import _core
 from weft.ops.formats import DENSE_FORMATS, Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import FEW_ROWS, Linear, Norm, multiply
-from weft.ops.packing import Packed, activations_of, format_of, pack_each
+from weft.ops.packing import activations_of, format_of, pack_each
 from weft.ops.quantized import Matrix
 
 
@@ -91,23 +92,30 @@ class LatentValues:
         return out
 
 
-_NONE = None, (), Activations.FLOAT32
+_NONE = None, (), None
 """The arguments of the operation for queries that are not compressed."""
 
 
-def _stored(weight: Tensor, wanted: Activations | None) -> Packed:
+class HeadMatrices(NamedTuple):
+    """The packed matrices of heads, and how products round their input rows. On CUDA `memory` is [H, out, in]."""
+
+    memory: Tensor
+    activations: Activations
+
+
+def _stored(weight: Tensor, wanted: Activations | None) -> HeadMatrices:
     """Pack the matrices [H, out, in] of heads."""
+    activations = activations_of(format_of(weight), weight.device, wanted)
     if not weight.is_cpu:
-        return Packed(weight.contiguous())
-    activations = activations_of([format_of(weight)], weight.device, wanted)
-    return Packed(pack_each(weight, activations is not Activations.FLOAT32), (), activations)
+        return HeadMatrices(weight.contiguous(), activations)
+    return HeadMatrices(pack_each(weight, activations is not Activations.FLOAT32), activations)
 
 
 def _latent_queries_cpu(
     x: Tensor,
     q_up: Tensor | None,
     q_parts: Sequence[int],
-    q_activations: int,
+    q_orders: Tensor | None,
     q_norm: Tensor | None,
     q_eps: float,
     k_up: Tensor,
@@ -124,9 +132,9 @@ def _latent_queries_cpu(
     latent_size = out.shape[1] // (num_heads + 1) - num_rotated
     num_inputs = x.shape[1] - latent_size - num_rotated
     kernel = _core.latent_queries_cpu(
-        x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), q_parts, q_activations, address(q_norm), num_inputs,
-        q_eps, k_up.data_ptr(), kv_norm.data_ptr(), DENSE_FORMATS[k_up.dtype], k_activations, out.data_ptr(),
-        x.shape[0], num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps,
+        x.data_ptr(), x[:, num_inputs:].data_ptr(), address(q_up), q_parts, address(q_orders), address(q_norm),
+        num_inputs, q_eps, k_up.data_ptr(), kv_norm.data_ptr(), DENSE_FORMATS[k_up.dtype], k_activations,
+        out.data_ptr(), x.shape[0], num_heads, size, latent_size, num_rotated, x.stride(0), out.stride(0), kv_eps,
         torch.get_num_threads(), address(live),
     )  # fmt: skip
     run_kernel("latent_queries", kernel)
@@ -154,7 +162,7 @@ def _latent_queries_cuda(
     x: Tensor,
     q_up: Tensor | None,
     q_parts: Sequence[int],
-    q_activations: int,
+    q_orders: Tensor | None,
     q_norm: Tensor | None,
     q_eps: float,
     k_up: Tensor,
@@ -178,7 +186,7 @@ def _latent_queries_cuda(
             return
         if q_up is not None:
             norm, count = None if q_norm is None else Norm(q_norm, q_eps), len(k_up) * (size + num_rotated)
-            queries = multiply(queries, q_up, q_parts, count, norm, live)
+            queries = multiply(queries, q_up, q_parts, q_orders, count, norm, live)
         kernels.queries(queries, latent, k_up, kv_norm, kv_eps, num_rotated, out, live)
 
 
@@ -191,7 +199,7 @@ def _latent_values_cuda(
 
 
 _LATENT_QUERIES = register(
-    "latent_queries(Tensor x, Tensor? q_up, int[] q_parts, int q_activations, Tensor? q_norm, float q_eps, Tensor k_up,"
+    "latent_queries(Tensor x, Tensor? q_up, int[] q_parts, Tensor? q_orders, Tensor? q_norm, float q_eps, Tensor k_up,"
     " int k_activations, Tensor kv_norm, float kv_eps, int size, int num_rotated, Tensor(a!) out,"
     " Tensor? live=None) -> ()",
     cpu=_latent_queries_cpu,

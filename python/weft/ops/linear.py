@@ -29,7 +29,7 @@ from weft.ops.activation import Activation, Epilogue
 from weft.ops.device_blocks import Stored, num_outputs, pack_device, stored_parts
 from weft.ops.formats import Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
-from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix
+from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix, parts_of
 from weft.ops.quantized import Matrix, Quantized
 
 FEW_ROWS = 16
@@ -69,7 +69,8 @@ class Linear:
     """A weight [out, in], with `bias` [out] or None, stored in the layout of its device's kernels. Both may be given in
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
 
-    Parts may be quantised, in different formats: each keeps its bits. On the CPU the weight is copied once, from the
+    Parts may be quantised, in different formats and with different orders of inputs: each keeps its bits, and gets the
+    sums that a product with it alone has. On the CPU the weight is copied once, from the
     parts to the final layout. While a model loads, threads do that (`PackingThreads`), and `weight` is complete when
     the model is.
 
@@ -77,8 +78,8 @@ class Linear:
         result has half as many outputs.
     scale, softcap: factor of the result, then its limit: softcap * tanh(y / softcap) if `softcap` is above 0.
     out_dtype: dtype of the result, by default that of the input. On CUDA it may be float32: sums are not rounded then.
-    activations: how the product rounds its input rows (`weft.ops.packing.activations_of`). Raises `InputError` if that
-        is not possible.
+    activations: how the product rounds its input rows for each part (`weft.ops.packing.activations_of`). Raises
+        `InputError` if that is not possible.
     """
 
     def __init__(
@@ -104,10 +105,10 @@ class Linear:
         self.epilogue = Epilogue.of(activation, gated, scale, softcap)
         self.out_dtype = out_dtype
         device = parts[0].device
-        chosen = activations_of(map(format_of, parts), device, activations)
         if device.type == "cpu":
-            self.packed = pack_matrix(parts, 2 if gated else 1, chosen)
+            self.packed = pack_matrix(parts, 2 if gated else 1, activations)
         else:
+            activations_of(format_of(parts[0]), device, activations)  # raises
             self.packed = _on_device(parts)
 
     @property
@@ -148,14 +149,15 @@ def multiply(
     x: Tensor,
     weight: Tensor,
     parts: Sequence[int],
+    orders: Tensor | None,
     num_outputs: int,
     norm: Norm | None,
     live: Tensor | None = None,
 ) -> Tensor:
-    """The product of `Linear` on CUDA, for the memory and the parts of a `Packed`."""
+    """The product of `Linear` on CUDA, for the fields of a `Packed`."""
     out = x.new_empty(x.shape[0], num_outputs)
     norm_weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    _LINEAR(x, weight, parts, Activations.FLOAT32, None, norm_weight, eps, None, *Epilogue(), out, None, live)
+    _LINEAR(x, weight, parts, orders, None, norm_weight, eps, None, *Epilogue(), out, None, live)
     return out
 
 
@@ -207,7 +209,7 @@ def _linear_cpu(
     x: Tensor,
     weight: Tensor,
     parts: Sequence[int],
-    activations: int,
+    orders: Tensor | None,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -229,7 +231,7 @@ def _linear_cpu(
 ) -> None:
     _check(x, norm, residual, out, also, added, added_norm, total)
     kernel = _core.linear_cpu(
-        x.data_ptr(), weight.data_ptr(), parts, activations, address(bias), address(norm),
+        x.data_ptr(), weight.data_ptr(), parts, address(orders), address(bias), address(norm),
         address(residual), out.data_ptr(), address(also), x.shape[0], x.shape[1], out.shape[1], x.stride(0),
         _row_stride(residual), out.stride(0), _row_stride(also), eps, gated, function, slope, limit,
         shift, scale, softcap, torch.get_num_threads(), address(live), address(added),
@@ -253,7 +255,7 @@ def _linear_cuda(
     x: Tensor,
     weight: Tensor,
     parts: Sequence[int],
-    activations: int,
+    orders: Tensor | None,
     bias: Tensor | None,
     norm: Tensor | None,
     eps: float,
@@ -275,32 +277,38 @@ def _linear_cuda(
 ) -> None:
     epilogue = Epilogue(gated, function, slope, limit, shift, scale, softcap)
     matrices = stored_parts(weight, parts, 1, x.shape[1])
-    if x.shape[0] <= FEW_ROWS:
-        inputs = norm, eps, live, added, added_norm, added_eps, total
+    are_few = x.shape[0] <= FEW_ROWS
+    if (
+        not are_few or orders is not None
+    ):  # the kernel for few rows norms them itself, and reads them in order
+        if added is not None:
+            assert added_norm is not None and total is not None
+            _add_norm_cuda(x, added, added_norm, added_eps, total, live if are_few else None)
+            x = total
+        if norm is not None and norm.dtype is x.dtype:
+            x = F.rms_norm(x, norm.shape, norm, eps)
+        elif norm is not None:
+            source, x = x, x.new_empty(x.shape)
+            _norm_cuda(source, norm, eps, x)
+        norm = added = added_norm = total = None
+    inputs = _ordered(x, parts, orders)
+    if are_few:
+        normed = norm, eps, live, added, added_norm, added_eps, total
         with device_of(x):
-            _multiply_few(x, matrices, bias, residual, epilogue, out, also, *inputs)
+            _multiply_few(inputs, matrices, bias, residual, epilogue, out, also, *normed)
         return
-    if added is not None:
-        assert added_norm is not None and total is not None
-        _add_norm_cuda(x, added, added_norm, added_eps, total)
-        x = total
-    if norm is not None and norm.dtype is x.dtype:
-        x = F.rms_norm(x, norm.shape, norm, eps)
-    elif norm is not None:
-        source, x = x, x.new_empty(x.shape)
-        _norm_cuda(source, norm, eps, x)
     adds = residual is not None and epilogue.is_linear and out.dtype is x.dtype
     sums = out
     if gated or (residual is not None and not adds):
         sums = out.new_empty(x.shape[0], sum(map(num_outputs, matrices)))
-    for columns, dense in _widened(matrices, x.dtype):
+    for columns, rows, dense in _widened(matrices, inputs):
         some, target = None if bias is None else bias[columns], sums[:, columns]
         if residual is not None and adds:
-            torch.addmm(residual[:, columns], x, dense.t(), alpha=scale, out=target)
+            torch.addmm(residual[:, columns], rows, dense.t(), alpha=scale, out=target)
             if some is not None:
                 target.add_(some, alpha=scale)
         else:
-            _multiply(x, dense, some, target)
+            _multiply(rows, dense, some, target)
     if not adds and (sums is not out or not epilogue.is_linear or scale != 1):
         with device_of(x):
             triton_kernels("linear_triton").activate(sums, residual, epilogue, out, live=live)
@@ -308,8 +316,16 @@ def _linear_cuda(
         also.copy_(out)
 
 
+def _ordered(x: Tensor, parts: Sequence[int], orders: Tensor | None) -> list[Tensor]:
+    """The rows `x` as each part reads them: in the order of its inputs."""
+    if orders is None:
+        return [x] * max(1, len(parts_of(parts)))
+    ordered = [x.index_select(1, order) for order in orders]
+    return [x if part.order < 0 else ordered[part.order] for part in parts_of(parts)]
+
+
 def _multiply_few(
-    x: Tensor,
+    inputs: Sequence[Tensor],
     matrices: Sequence[Stored],
     bias: Tensor | None,
     residual: Tensor | None,
@@ -324,14 +340,14 @@ def _multiply_few(
     added_eps: float,
     total: Tensor | None,
 ) -> None:
-    """The product of few rows on CUDA: one kernel for each part. If gates and ups are in several parts, another one
-    activates their sums."""
+    """The product of few rows on CUDA: one kernel for each part, which reads its rows in `inputs`. If gates and ups are
+    in several parts, another one activates their sums."""
     kernels = triton_kernels("linear_triton")
     is_whole = len(matrices) == 1 or not epilogue.gated
     sums, first = out, 0
     if not is_whole:
-        sums = out.new_empty(len(x), sum(map(num_outputs, matrices)), dtype=torch.float32)
-    for matrix in matrices:
+        sums = out.new_empty(len(out), sum(map(num_outputs, matrices)), dtype=torch.float32)
+    for x, matrix in zip(inputs, matrices, strict=True):
         columns = slice(first, first + num_outputs(matrix))
         first = columns.stop
         targets: tuple[Tensor | None, ...] = residual, out, also
@@ -349,21 +365,21 @@ def _multiply_few(
                 kernels.activate(sums, residual, epilogue, target, live=live)
 
 
-def _widened(matrices: Sequence[Stored], dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """The outputs and the numbers of matrices in `dtype`; of quantised ones at most `WIDENED` numbers at a time, in
-    memory that is free again when the iterator goes on."""
+def _widened(matrices: Sequence[Stored], inputs: Sequence[Tensor]) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """The outputs of matrices, the rows `inputs` of each, and its numbers in their dtype; of a quantised one at most
+    `WIDENED` numbers at a time, in memory that is free again when the iterator goes on."""
     first = 0
-    for matrix in matrices:
+    for matrix, rows in zip(matrices, inputs, strict=True):
         count = num_outputs(matrix)
         if isinstance(matrix, Tensor):
-            yield slice(first, first + count), matrix.view(count, -1).to(dtype)
+            yield slice(first, first + count), rows, matrix.view(count, -1).to(rows.dtype)
         else:
             most = max(1, WIDENED // matrix.num_inputs)
             for start in range(0, count, most):
-                dense = matrix.codes.new_empty(min(most, count - start), matrix.num_inputs, dtype=dtype)
+                dense = matrix.codes.new_empty(min(most, count - start), matrix.num_inputs, dtype=rows.dtype)
                 with device_of(dense):
                     triton_kernels("blocks_triton").widen(matrix, start, dense)
-                yield slice(first + start, first + start + len(dense)), dense
+                yield slice(first + start, first + start + len(dense)), rows, dense
         first += count
 
 
@@ -412,7 +428,7 @@ def _add_norm_cuda(
 
 
 _LINEAR = register(
-    "linear(Tensor x, Tensor weight, int[] parts, int activations, Tensor? bias, Tensor? norm, float eps,"
+    "linear(Tensor x, Tensor weight, int[] parts, Tensor? orders, Tensor? bias, Tensor? norm, float eps,"
     " Tensor? residual, bool gated, int function, float slope, float limit, float shift, float scale,"
     " float softcap, Tensor(a!) out, Tensor(b!)? also=None, Tensor? live=None, Tensor? added=None,"
     " Tensor? added_norm=None, float added_eps=0.0, Tensor(c!)? total=None) -> ()",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
-from itertools import pairwise
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -31,15 +31,37 @@ class Packed(NamedTuple):
     """A matrix in the layout of the CPU's kernels, or on CUDA as its kernels read it.
 
     memory: the panels, part by part; on CUDA a dense matrix [out, in], or the tensors of `weft.ops.device_blocks`.
-    parts: three numbers for each part of the matrix: its format, its outputs, and the offset of its panels in bytes. A
-        matrix of gates and ups whose panels alternate is one part with the outputs of one of them. On CUDA that part
-        has the outputs of both, and a dense matrix has no parts.
-    activations: how products round their input rows.
+    parts: the numbers of each `PackedPart`, one after another. On CUDA a dense matrix has none.
+    orders: int32 [orders, in] on the device of `memory`, the orders of inputs that parts have; or None.
     """
 
     memory: Tensor
     parts: tuple[int, ...] = ()
+    orders: Tensor | None = None
+
+
+class PackedPart(NamedTuple):
+    """A part of a packed matrix: rows of one format.
+
+    num_outputs: of the part. A matrix of gates and ups whose panels alternate is one part with the outputs of one of
+        them; on CUDA that part has the outputs of both.
+    offset: the first byte of its panels, or of its tensors on CUDA.
+    activations: how products round their input rows for this part.
+    order: the place in `Packed.orders` of the inputs' order; -1 if they are in order.
+    """
+
+    format: Format
+    num_outputs: int
+    offset: int
     activations: Activations = Activations.FLOAT32
+    order: int = -1
+
+
+def parts_of(numbers: Sequence[int]) -> list[PackedPart]:
+    """The parts of a `Packed`, from their numbers."""
+    size = len(PackedPart._fields)
+    parts = (numbers[begin : begin + size] for begin in range(0, len(numbers), size))
+    return [PackedPart(Format(part[0]), part[1], part[2], Activations(part[3]), part[4]) for part in parts]
 
 
 MAX_PARTS = 4
@@ -54,38 +76,32 @@ def format_of(matrix: Matrix) -> Format:
     return DENSE_FORMATS[matrix.dtype]
 
 
-def activations_of(
-    formats: Iterable[Format], device: torch.device, wanted: Activations | None
-) -> Activations:
-    """How products with matrices of `formats` on `device` round their input rows: as `wanted`; by default as the model
+def activations_of(format: Format, device: torch.device, wanted: Activations | None) -> Activations:
+    """How products with a matrix of `format` on `device` round their input rows: as `wanted`; by default as the model
     that loads shall (`PackingThreads`), if it is possible, or else as is fastest.
 
     Raises `InputError` if `wanted` is not possible."""
     if device.type != "cpu":
         require(wanted in (None, Activations.FLOAT32), "only products on the CPU round their input rows")
         return Activations.FLOAT32
-    of_matrices = {*formats}
-
-    def is_possible(activations: Activations) -> bool:
-        return all(_core.can_multiply(matrix, activations) for matrix in of_matrices)
-
     if wanted is not None:
-        names = ", ".join(sorted(matrix.name for matrix in of_matrices))
         require(
-            is_possible(wanted), f"no kernel for this processor multiplies {names} by rows in {wanted.name}"
+            _core.can_multiply(format, wanted),
+            f"no kernel for this processor multiplies {format.name} by rows in {wanted.name}",
         )
         return wanted
     packing = _thread.packing
     of_model = None if packing is None else packing.activations
-    is_fast = of_matrices == {Format.BF16} and _core.has_fast_bfloat16()
-    if of_model is not None and is_possible(of_model):
+    if of_model is not None and _core.can_multiply(format, of_model):
         chosen = of_model
     # Without vectors, products of integers are slower than those of float32.
-    elif is_possible(Activations.INT8) and _core.instruction_set() != "plain":
+    elif _core.can_multiply(format, Activations.INT8) and _core.instruction_set() != "plain":
         chosen = Activations.INT8
     # Float32 and float16 have more digits than a row in bfloat16.
+    elif format is Format.BF16 and _core.has_fast_bfloat16():
+        chosen = Activations.BFLOAT16
     else:
-        chosen = Activations.BFLOAT16 if is_fast else Activations.FLOAT32
+        chosen = Activations.FLOAT32
     if packing is not None:
         packing.chosen.add(chosen)
     return chosen
@@ -250,64 +266,98 @@ def outputs_of(parts: Iterable[Matrix]) -> int:
     return sum(prod(part.shape[:-1]) for part in parts)
 
 
+class Orders:
+    """The different orders of inputs of some matrices.
+
+    places: for each matrix the place of its order among them, or -1 if its inputs are in order."""
+
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
+        self._orders: list[Tensor] = []
+        self.places = [self._place(matrix) for matrix in matrices]
+
+    def _place(self, matrix: Matrix) -> int:
+        order = matrix.order if isinstance(matrix, Quantized) else None
+        if order is None:
+            return -1
+        for place, other in enumerate(self._orders):
+            if torch.equal(order, other):
+                return place
+        require(
+            torch.equal(order.sort().values, torch.arange(len(order), dtype=torch.int32)),
+            f"the order of {matrix!r} must have each of its inputs once",
+        )
+        self._orders.append(order)
+        return len(self._orders) - 1
+
+    def on(self, device: torch.device) -> Tensor | None:
+        """The orders [orders, in] on a device; None if there are none."""
+        return torch.stack(self._orders).to(device) if self._orders else None
+
+
 class _Run(NamedTuple):
-    """Matrices of one format, one below the other."""
+    """Matrices of one format and one order of inputs (`Orders`), one below the other."""
 
     format: Format
+    order: int
     parts: list[Matrix]
 
 
-def _runs_of(parts: Sequence[Matrix], num_groups: int) -> list[_Run]:
-    """Join neighbours of one format. If the formats of gates and ups differ, or if more than one format is among the
+def _runs_of(parts: Sequence[Matrix], orders: Sequence[int], num_groups: int) -> list[_Run]:
+    """Join neighbours of one format and order. If those of gates and ups differ, or if there are several among the
     gates or ups, each has at least a run of its own."""
-    kinds = {format_of(part) for part in parts}
-    if len(kinds) == 1:
-        return [_Run(kinds.pop(), list(parts))]
+    kinds = [(format_of(part), order) for part, order in zip(parts, orders, strict=True)]
+    if len({*kinds}) == 1:
+        return [_Run(*kinds[0], list(parts))]
     num_outputs, first, runs = outputs_of(parts) // num_groups, 0, list[_Run]()
-    for part in parts:
-        kind, count = format_of(part), outputs_of([part])
+    for part, kind in zip(parts, kinds, strict=True):
+        count = outputs_of([part])
         begins_group = num_groups > 1 and first % num_outputs == 0
         require(
             num_groups == 1 or first // num_outputs == (first + count - 1) // num_outputs,
             "gates and ups of different formats must be different matrices",
         )
-        if runs and runs[-1].format is kind and not begins_group:
+        if runs and runs[-1][:2] == kind and not begins_group:
             runs[-1].parts.append(part)
         else:
-            runs.append(_Run(kind, [part]))
+            runs.append(_Run(*kind, [part]))
         first += count
     require(
         len(runs) <= (MAX_PARTS if num_groups == 1 else num_groups),
         f"one product can't have matrices of the formats {', '.join(run.format.name for run in runs)}, one below the "
-        f"other: it has at most {MAX_PARTS} changes, and gates or ups have one format each; dequantize some",
+        f"other: it has at most {MAX_PARTS} changes of formats or of orders of inputs, and gates or ups have one each; "
+        "dequantize some",
     )
     return runs
 
 
-def pack_matrix(parts: Sequence[Matrix], num_groups: int, activations: Activations) -> Packed:
-    """Pack matrices [..., in], one below the other, for products that round their input rows by `activations`. Each
-    matrix keeps its format, but dense ones get a common dtype. The outputs are `num_groups` groups: one, or gates and
-    then ups. As for `pack`, the result may be complete later."""
-    num_inputs = parts[0].shape[-1]
+def pack_matrix(parts: Sequence[Matrix], num_groups: int, activations: Activations | None) -> Packed:
+    """Pack matrices [..., in], one below the other, for products that round their input rows by `activations` (see
+    `activations_of`). Each matrix keeps its format, but dense ones get a common dtype. The outputs are `num_groups`
+    groups: one, or gates and then ups. As for `pack`, the result may be complete later."""
+    num_inputs, device = parts[0].shape[-1], parts[0].device
     dtypes = [part.dtype for part in parts if isinstance(part, Tensor)]
     dtype = reduce(torch.promote_types, dtypes, dtypes[0]) if dtypes else None
-    is_tiled = activations is not Activations.FLOAT32
-    if len(dtypes) == len(parts):
-        memory = pack([part for part in parts if isinstance(part, Tensor)], num_groups, is_tiled)
-        num_outputs = outputs_of(parts) // num_groups
-        return Packed(memory, (DENSE_FORMATS[memory.dtype], num_outputs, 0), activations)
-    runs = _runs_of([part.to(dtype) if isinstance(part, Tensor) else part for part in parts], num_groups)
+    if dtype is not None and len(dtypes) == len(parts):
+        kind, num_outputs = DENSE_FORMATS[dtype], outputs_of(parts) // num_groups
+        chosen = activations_of(kind, device, activations)
+        dense = [part for part in parts if isinstance(part, Tensor)]
+        memory = pack(dense, num_groups, chosen is not Activations.FLOAT32, dtype)
+        return Packed(memory, tuple(PackedPart(kind, num_outputs, 0, chosen)))
+    orders = Orders(parts)
+    converted = [part.to(dtype) if isinstance(part, Tensor) else part for part in parts]
+    runs = _runs_of(converted, orders.places, num_groups)
     # One run has both gates and ups, whose panels alternate.
     groups = num_groups if len(runs) == 1 else 1
-    offsets, numbers = [0], list[int]()
+    offset, packed = 0, list[PackedPart]()
     for run in runs:
         num_outputs = outputs_of(run.parts) // groups
-        numbers += [run.format, num_outputs, offsets[-1]]
-        offsets.append(offsets[-1] + part_bytes(run.format, activations, num_outputs, num_inputs, groups))
-    memory = reserved((offsets[-1],), torch.uint8)
-    for run, (begin, end) in zip(runs, pairwise(offsets), strict=True):
-        fill_part(run.parts, groups, activations, memory[begin:end])
-    return Packed(memory, tuple(numbers), activations)
+        chosen = activations_of(run.format, device, activations)
+        packed.append(PackedPart(run.format, num_outputs, offset, chosen, run.order))
+        offset += part_bytes(run.format, chosen, num_outputs, num_inputs, groups)
+    memory = reserved((offset,), torch.uint8)
+    for run, part, end in zip(runs, packed, [*(part.offset for part in packed[1:]), offset], strict=True):
+        fill_part(run.parts, groups, part.activations, memory[part.offset : end])
+    return Packed(memory, tuple(chain.from_iterable(packed)), orders.on(device))
 
 
 def part_bytes(

@@ -26,9 +26,13 @@ class Quantized:
 
     The operations are those of a tensor [..., num_inputs] on its leading dimensions, and need no copies where those of
     a tensor need none. Along the inputs, `split` and `cat` work at the bounds of blocks. Raises `InputError` for other
-    data, and where a tensor's operation does not work."""
+    data, and where a tensor's operation does not work.
 
-    def __init__(self, data: Tensor, format: Format, num_inputs: int) -> None:
+    order: int32 [num_inputs] on the CPU: number i of a row of blocks is that of input order[i]. The inputs of such
+        matrices can be neither split nor joined. None: number i is that of input i.
+    """
+
+    def __init__(self, data: Tensor, format: Format, num_inputs: int, order: Tensor | None = None) -> None:
         block = format.block
         size = -(-num_inputs // block.inputs) * block.bytes
         require(format.is_quantized, f"{format.name} has no blocks; give the tensor itself")
@@ -37,7 +41,11 @@ class Quantized:
             f"{num_inputs} inputs in {format.name} need rows of {size} uint8, not {list(data.shape)} {data.dtype}",
         )
         require(data.stride(-1) == 1 or size <= 1, "the bytes of a row must be contiguous")
-        self.data, self.format, self.num_inputs = data, format, num_inputs
+        require(
+            order is None or (order.dtype is torch.int32 and order.is_cpu and order.shape == (num_inputs,)),
+            f"the order of {num_inputs} inputs is as many int32 on the CPU",
+        )
+        self.data, self.format, self.num_inputs, self.order = data, format, num_inputs, order
 
     @property
     def shape(self) -> torch.Size:
@@ -107,6 +115,9 @@ class Quantized:
         else:
             counts = list(sizes)
         require(
+            self.order is None, f"the inputs of {self!r} are in an order of their own, and can't be split"
+        )
+        require(
             sum(counts) == self.num_inputs and all(count % block.inputs == 0 for count in counts[:-1]),
             f"the inputs of {self!r} can't be split into {counts}: blocks have {block.inputs} inputs",
         )
@@ -143,6 +154,9 @@ class Quantized:
             return self.data.new_empty(self.shape, dtype=dtype)
         if not self.is_cpu:
             return self.to("cpu").dequantized(dtype).to(self.device)
+        if self.order is not None:
+            numbers = Quantized(self.data, self.format, self.num_inputs).dequantized(dtype)
+            return numbers.index_select(-1, self.order.argsort())
         out = torch.empty(self.shape, dtype=dtype)
         rows = self if self.dim() <= 4 else self.reshape(-1, self.num_inputs)
         flat = out.view(*rows.shape)
@@ -179,6 +193,11 @@ class Quantized:
             f"{', '.join(map(repr, parts))} can't be one matrix: they have different formats",
         )
         require(
+            all(has_order_of(part, first) for part in parts)
+            and not (along_inputs and first.order is not None),
+            f"{', '.join(map(repr, parts))} can't be one matrix: their inputs are in different orders",
+        )
+        require(
             not along_inputs or all(part.num_inputs % first.format.block.inputs == 0 for part in parts[:-1]),
             f"the inputs of {', '.join(map(repr, parts))} can't be joined: blocks have {first.format.block.inputs}",
         )
@@ -189,17 +208,24 @@ class Quantized:
         if first.is_meta:  # torch would import its compiler to concatenate
             shape = list(first.data.shape)
             shape[dim] = sum(part.data.shape[dim] for part in parts)
-            return Quantized(first.data.new_empty(shape), first.format, inputs)
-        return Quantized(torch.cat([part.data for part in parts], dim), first.format, inputs)
+            return Quantized(first.data.new_empty(shape), first.format, inputs, first.order)
+        return Quantized(torch.cat([part.data for part in parts], dim), first.format, inputs, first.order)
 
     def _with(self, data: Tensor) -> Quantized:
-        return Quantized(data, self.format, self.num_inputs)
+        return Quantized(data, self.format, self.num_inputs, self.order)
 
     def _leading(self, dim: int) -> int:
         """The number of a leading dimension, from 0."""
         dim = dim % self.dim()
         require(dim < self.dim() - 1, f"only the leading dimensions of {self!r} can change, not its inputs")
         return dim
+
+
+def has_order_of(matrix: Quantized, other: Quantized) -> bool:
+    """Whether the inputs of both matrices are in the same order."""
+    if matrix.order is None or other.order is None:
+        return matrix.order is other.order
+    return torch.equal(matrix.order, other.order)
 
 
 def row_sizes(data: Tensor) -> tuple[list[int], list[int]]:

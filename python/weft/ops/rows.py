@@ -19,7 +19,7 @@ from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import settled
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.linear import Linear, Norm
-from weft.ops.packing import format_of
+from weft.ops.packing import format_of, parts_of
 from weft.ops.quantized import Matrix, Quantized
 
 
@@ -73,19 +73,21 @@ def embeddable(weight: Matrix, is_copied: bool = False) -> Matrix | Linear:
 def _embeddings(weight: Matrix | Linear) -> Embeddings:
     if isinstance(weight, Quantized):
         require(weight.dim() == 2, f"embeddings are [V, H], not {list(weight.shape)}")
+        require(weight.order is None, f"the inputs of embeddings are in order, not as those of {weight!r}")
         memory = weight.data if weight.data.is_contiguous() else weight.data.contiguous()
         return Embeddings(memory, weight.format, Layout.ROWS, *weight.shape)
     if isinstance(weight, Tensor):
         return Embeddings(weight, format_of(weight), Layout.ROWS, *weight.shape)
     sizes = weight.num_outputs, weight.num_inputs
-    memory, parts, activations = weight.packed
+    memory, parts = weight.packed.memory, parts_of(weight.packed.parts)
     if not parts:  # on CUDA
         return Embeddings(memory, format_of(memory), Layout.ROWS, *sizes)
     require(not weight.epilogue.gated, "a Linear with gates has no embeddings")
-    require(len(parts) == 3, "a Linear of several formats has no embeddings")
-    kind = Format(parts[0])
-    is_tiled = kind is Format.BF16 and activations is not Activations.FLOAT32
-    return Embeddings(memory, kind, Layout.TILES if is_tiled else Layout.PANELS, *sizes)
+    require(len(parts) == 1, "a Linear of several formats has no embeddings")
+    part = parts[0]
+    require(part.order < 0, "a Linear whose inputs are in an order of their own has no embeddings")
+    is_tiled = part.format is Format.BF16 and part.activations is not Activations.FLOAT32
+    return Embeddings(memory, part.format, Layout.TILES if is_tiled else Layout.PANELS, *sizes)
 
 
 def join_norms(

@@ -37,6 +37,7 @@ from weft import LLM, EngineConfig, SamplingParams
 from weft.config import model_directory
 from weft.models.loading import load_model
 from weft.ops.formats import Format
+from weft.ops.packing import parts_of
 
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2}
 SAFETENSORS = {
@@ -48,7 +49,10 @@ SAFETENSORS = {
     Format.FP8: "fp8-blocks",
 }
 """The formats that weft makes, by ways to quantise of `support.quantised`. The other ones are those of GGUF files."""
-FORMATS = [kind for kind in Format if kind.is_quantized]
+WAYS = {kind.name: (kind, SAFETENSORS.get(kind)) for kind in Format if kind.is_quantized}
+WAYS |= {"act-order": (Format.INT4_64, "gptq-mixed")}
+"""The formats, and how matrices get them: as `support.quantised` names it, or None for GGUF. "act-order" has products
+whose matrices have different orders of inputs."""
 NUM_TOKENS = 12
 SETTINGS = [
     Setting(**values)
@@ -66,27 +70,30 @@ SETTINGS = [
 
 
 def cases() -> Iterator[Any]:
-    """Each format with each setting, from a place that rotates."""
-    for number, kind in enumerate(FORMATS):
+    """Each way with each setting, from a place that rotates."""
+    for number, way in enumerate(WAYS):
         for i, setting in enumerate(SETTINGS):
             place = (i - 3 * number) % len(SETTINGS)
             marks = () if place < 2 else (pytest.mark.slow if place < 3 else pytest.mark.full,)
-            yield pytest.param(kind, setting, id=f"{kind.name}-{setting}", marks=marks)
+            yield pytest.param(way, setting, id=f"{way}-{setting}", marks=marks)
 
 
 class Quantised(Family):
     """A random Llama whose matrices are in one format."""
 
     @classmethod
-    def of(cls, kind: Format, path: Path) -> Quantised:
+    def of(cls, name: str, path: Path) -> Quantised:
+        kind, way = WAYS[name]
         network = save("llama", {**small_settings("llama"), **SIZES}, path)
-        if kind in SAFETENSORS:
-            _quantise(SAFETENSORS[kind], path)
+        if way is not None:
+            _quantise(way, path)
         else:
             path = model_directory(write(network, path / "blocks.gguf", kind.name))
         layer: Any = load_model(path).layers[0]  # type: ignore[attr-defined]
-        assert {*layer.mixer.qkv.packed.parts[::3]} == {kind}
-        return cls(kind.name, path, network)
+        parts = parts_of(layer.mixer.qkv.packed.parts)
+        assert {part.format for part in parts} == {kind}
+        assert [part.order for part in parts] == ([0, 1, 2] if name == "act-order" else [-1])
+        return cls(name, path, network)
 
     def answers(self, setting: Setting) -> list[list[int]]:
         """The tokens of all answers to `PROMPTS` in an engine with a setting."""
@@ -133,12 +140,12 @@ def _quantise(way: str, path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Format], tuple[Quantised, Any]]]:
-    """Makes a format's checkpoint and its plain answers, and keeps a few."""
+def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Quantised, Any]]]:
+    """Makes a way's checkpoint and its plain answers, and keeps a few."""
 
     @lru_cache(2)
-    def made(kind: Format) -> tuple[Quantised, Any]:
-        model = Quantised.of(kind, tmp_path_factory.mktemp("format"))
+    def made(way: str) -> tuple[Quantised, Any]:
+        model = Quantised.of(way, tmp_path_factory.mktemp("format"))
         return model, model.answers(Setting("none", "none", 1, False, False))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -146,9 +153,9 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Format]
         yield made
 
 
-@pytest.mark.parametrize(("kind", "setting"), [*cases()])
+@pytest.mark.parametrize(("way", "setting"), [*cases()])
 def test_answers_are_those_of_a_plain_loop(
-    make: Callable[[Format], tuple[Quantised, Any]], kind: Format, setting: Setting
+    make: Callable[[str], tuple[Quantised, Any]], way: str, setting: Setting
 ) -> None:
-    model, expected = make(kind)
+    model, expected = make(way)
     assert model.answers(setting) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -36,6 +37,9 @@ class FakeWeights:
 
     def take_dense(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape)
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         whole = self.take_matrix(name, *shape)

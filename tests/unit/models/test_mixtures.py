@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from support.activations import activations_of
 from support.families import FAMILIES, save
 from support.launch_check import cuda_device_guard
 from weft.client.model_facts import ModelFacts, experts_line, fact_lines
@@ -110,5 +111,5 @@ def test_routers_do_not_round_activations() -> None:
     """That could change the choice."""
     weight = torch.randn(64, 32).bfloat16()
     with PackingThreads(Activations.BFLOAT16):
-        assert Linear(weight).packed.activations is Activations.BFLOAT16
-        assert mixture.make_router([weight]).packed.activations is Activations.FLOAT32
+        assert activations_of(Linear(weight)) == [Activations.BFLOAT16]
+        assert activations_of(mixture.make_router([weight])) == [Activations.FLOAT32]

@@ -15,6 +15,7 @@ from weft.errors import ModelError
 from weft.models.checkpoint import META
 from weft.models.config import ModelConfig, parse_decoder
 from weft.models.in_memory import WeightsInMemory
+from weft.models.quantized.method import WEIGHT
 from weft.models.stored import parameters_of
 from weft.ops.formats import Format
 from weft.ops.quantized import Quantized
@@ -30,7 +31,7 @@ CONFIG = {
     "dtype": "float16",
 }
 MODULE = "model.layers.0.mlp.up_proj"
-NAME = f"{MODULE}.weight"
+NAME = f"{MODULE}{WEIGHT}"
 SHAPES = [(136, 256), (8, 128), (24, 1152)]
 BLOCKS = {
     "awq-128": Format.INT4_128,
@@ -61,16 +62,69 @@ def test_numbers_are_those_of_the_description(name: str, shape: tuple[int, int])
     wanted = case.numbers(tensors, MODULE, *shape)
     weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
     got = weights.take_matrix(NAME, *shape)
-    if name.endswith("mixed"):
-        assert isinstance(got, torch.Tensor)
-        assert got.dtype is (torch.float16 if name.startswith("gptq") else torch.bfloat16), "that of factors"
-        assert torch.equal(got, wanted.to(got.dtype))
-    else:
-        assert isinstance(got, Quantized) and got.shape == shape
-        assert got.format is BLOCKS.get(name, got.format)
-        assert torch.equal(got.dequantized(torch.float32), wanted)
-        assert torch.equal(got[3:7].dequantized(torch.float32), wanted[3:7])
+    assert isinstance(got, Quantized) and got.shape == shape
+    assert got.format is BLOCKS.get(name, got.format)
+    assert (got.order is not None) == name.endswith("mixed")
+    assert torch.equal(got.dequantized(torch.float32), wanted)
+    assert torch.equal(got[3:7].dequantized(torch.float32), wanted[3:7])
     weights.finish()
+
+
+@pytest.mark.parametrize("name", ["gptq-mixed", "packed-mixed"])
+def test_groups_of_different_sizes_give_numbers(name: str) -> None:
+    """No blocks fit them."""
+    case, shape = CASES[name], (136, 256)
+    tensors = case.write(MODULE, *shape)
+    groups = next(tensor for part, tensor in tensors.items() if part.endswith("g_idx"))
+    groups[0] = (groups[0] + 1) % (groups.max() + 1)
+    weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
+    got = weights.take_matrix(NAME, *shape)
+    assert isinstance(got, torch.Tensor)
+    assert got.dtype is (torch.float16 if name.startswith("gptq") else torch.bfloat16), "that of factors"
+    assert torch.equal(got, case.numbers(tensors, MODULE, *shape).to(got.dtype))
+    assert weights.num_widened == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("awq-64", torch.float16),
+        ("gptq-8", torch.float16),
+        ("gptq-mixed", torch.float16),
+        ("packed-32-zeros", torch.bfloat16),
+        ("int8-group", torch.bfloat16),
+        ("fp8-blocks", torch.float32),
+        ("fp8-blocks-bf16", torch.bfloat16),
+        ("fp8-blocks-e8m0", torch.bfloat16),
+    ],
+)
+def test_matrices_that_must_be_numbers_have_the_dtype_of_their_factors(name: str, dtype: torch.dtype) -> None:
+    case, shape = CASES[name], (136, 256)
+    tensors = case.write(MODULE, *shape)
+    for device, wanted in (("cpu", dtype), ("meta", dtype)):
+        weights = WeightsInMemory(tensors, config_of(case), torch.device(device), HERE)
+        got = weights.take_dense(NAME, *shape)
+        assert got.dtype is wanted and got.device.type == device
+        assert weights.num_bytes == got.nbytes and weights.num_widened == 0
+        if device == "cpu":
+            assert torch.equal(got, case.numbers(tensors, MODULE, *shape).to(dtype))
+
+
+def test_experts_are_numbers_if_the_groups_of_one_are_in_no_order() -> None:
+    case, plain, shape = CASES["gptq-mixed"], CASES["gptq-64-plain"], (16, 128)
+    names = [f"{MODULE}.{expert}{WEIGHT}" for expert in range(3)]
+    tensors = {}
+    for expert, which in enumerate((plain, case, plain)):
+        tensors |= which.write(f"{MODULE}.{expert}", *shape)
+    weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
+    matrices = weights.take_experts(names, *shape)
+    assert weights.num_widened == 3
+    for expert, matrix in enumerate(matrices):
+        assert isinstance(matrix, torch.Tensor) and matrix.dtype is torch.float16
+        wanted = (plain, case, plain)[expert].numbers(tensors, f"{MODULE}.{expert}", *shape)
+        assert torch.equal(matrix, wanted.half())
+    kept = weights.take_experts(names[::2], *shape)
+    assert all(isinstance(matrix, Quantized) for matrix in kept) and weights.num_widened == 3
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -72,6 +73,9 @@ class Source(WeightSource):
 
     def take_dense(self, name: str, *shape: int) -> Tensor:
         return self._quantized(name, shape).dequantized().to(self.device)
+
+    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         return Matrices(shape[0], lambda index: self.take(f"{name}.{index}", *shape[1:]))

@@ -15,6 +15,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from support.activations import activations_of
 from support.engine.random_model import random_model
 from weft import _core
 from weft.config import package_model_path
@@ -150,7 +151,7 @@ def test_products_round_rows_as_is_chosen(checkpoint: Path, monkeypatch: pytest.
     def chosen(model: Model) -> Activations:
         layer = model.layers[0]  # type: ignore[attr-defined]
         assert isinstance(layer.mlp.up, Linear)
-        return layer.mlp.up.packed.activations
+        return activations_of(layer.mlp.up)[0]
 
     exact = load_model(checkpoint, activation_dtype="float32")
     rounds = load_model(checkpoint, activation_dtype="bfloat16")

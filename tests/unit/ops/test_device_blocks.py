@@ -27,6 +27,7 @@ from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
 from weft.ops.device_blocks import Codes, DeviceBlocks, DeviceStore, pack_device, stored_parts
 from weft.ops.formats import Format
 from weft.ops.library import cuda_operations
+from weft.ops.packing import PackedPart, parts_of
 from weft.ops.quantized import Quantized
 
 KINDS = (
@@ -121,7 +122,7 @@ def test_blocks_have_the_same_numbers_on_the_device(kind: Format, has_special: b
     apart = Quantized(torch.cat((whole.data, whole.data), 1)[:, : whole.data.shape[1]], kind, inputs)
     parts = [apart[:8].view(2, 4, inputs), apart[8:9], apart[9:]]
     packed = pack_device(parts)
-    assert packed.parts == (kind, 40, 0), "parts of one format are joined"
+    assert parts_of(packed.parts) == [PackedPart(kind, 40, 0)], "parts of one format are joined"
     (blocks,) = stored_parts(packed.memory, packed.parts, 1, inputs)
     assert isinstance(blocks, DeviceBlocks)
     assert torch.equal(widened(blocks)[0].nan_to_num(nan=-7e30), plain(whole))
@@ -143,7 +144,8 @@ def test_formats_become_parts() -> None:
     dense = torch.randn(5, 512).bfloat16()
     packed = pack_device([first, first, second, dense])
     matrices = stored_parts(packed.memory, packed.parts, 1, 512)
-    assert packed.parts[::3] == (*MIXED, Format.BF16) and packed.parts[1::3] == (12, 3, 5)
+    described = [(part.format, part.num_outputs) for part in parts_of(packed.parts)]
+    assert described == list(zip((*MIXED, Format.BF16), (12, 3, 5), strict=True))
     got = [widened(part)[0] if isinstance(part, DeviceBlocks) else part[0] for part in matrices]
     wanted = [torch.cat((plain(first), plain(first))), plain(second), dense]
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
@@ -236,9 +238,13 @@ def test_experts_match_one_product_after_another(kind: Format | None, found: dic
 @slow
 @needs_triton
 @pytest.mark.parametrize("case", SEVERAL, ids=str)
-def test_products_of_several_formats_match_plain_torch(case: Case, found: dict[str, Any]) -> None:
-    """Of few rows by a kernel for each part, and of many by torch with some widened outputs at a time."""
-    assert found[f"parts {case}"] < case.tolerance
+@pytest.mark.parametrize("are_ordered", [False, True])
+def test_products_of_several_formats_match_plain_torch(
+    case: Case, are_ordered: bool, found: dict[str, Any]
+) -> None:
+    """Of few rows by a kernel for each part, and of many by torch with some widened outputs at a time; with inputs in
+    order, and in another order for each part."""
+    assert found[f"parts {case} {are_ordered}"] < case.tolerance
 
 
 class Quantised:
@@ -386,7 +392,7 @@ def interpret(script: str) -> dict[str, Any]:
         wanted = layer(x, index, weights)
         return float((results[0] - wanted).abs().max() / wanted.abs().max()), torch.equal(*results)
 
-    def error_of_parts(case: Case) -> float:
+    def error_of_parts(case: Case, are_ordered: bool) -> float:
         inputs = Inputs(case)
         half = case.outputs // 2
         parts: list[Tensor | Quantized] = [
@@ -396,6 +402,12 @@ def interpret(script: str) -> dict[str, Any]:
             parts[1] = random_blocks(MIXED[1], half, case.inputs)
         else:
             parts.append(inputs.weight[:5])
+        if are_ordered:
+            parts = [
+                part if isinstance(part, Tensor)
+                else Quantized(part.data, part.format, case.inputs, torch.randperm(case.inputs).int())
+                for part in parts
+            ]  # fmt: skip
         dense = [part if isinstance(part, Tensor) else part.dequantized() for part in parts]
         inputs.weight = torch.cat(dense)
         packed, norm, added = pack_device(parts), inputs.norm, inputs.added
@@ -425,7 +437,11 @@ def interpret(script: str) -> dict[str, Any]:
     else:
         results |= {f"widened {kind.name}": is_widened(kind) for kind in QUANTIZED}
         results |= {f"embed {kind.name}": embedded(kind) for kind in KINDS}
-        results |= {f"parts {case}": error_of_parts(case) for case in SEVERAL}
+        results |= {
+            f"parts {case} {are_ordered}": error_of_parts(case, are_ordered)
+            for case in SEVERAL
+            for are_ordered in (False, True)
+        }
         for kind in BITS:
             results[f"bits {kind.name}"] = bits_differ(kind)
             results[f"live {kind.name}"] = wrong_live(kind)

@@ -50,6 +50,8 @@ def test_fewer_instructions_give_the_same_values(name: str) -> None:
             "packing",
             "quantized",
             "quantized_products",
+            "mixed_parts",
+            "ordered_inputs",
             "experts",
             "routing",
             "attention",

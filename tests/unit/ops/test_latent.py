@@ -98,7 +98,7 @@ def test_rows_that_are_not_live_are_neither_read_nor_written(
     count, live = torch.tensor([live]), min(live, 230)
     x[live:], attended[live:] = float("nan"), float("nan")
     out = torch.full_like(wanted_queries, 7.0)
-    q_up = (None, (), 0) if queries.q_up is None else queries.q_up.packed
+    q_up = (None, (), None) if queries.q_up is None else queries.q_up.packed
     q_norm, norm = None if queries.q_norm is None else queries.q_norm.weight, layer.kv_norm
     torch.ops.weft.latent_queries(
         x,

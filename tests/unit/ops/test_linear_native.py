@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from support.activations import DTYPES, KINDS, NEEDS_AMX, Kind, rounded
+from support.activations import DTYPES, KINDS, NEEDS_AMX, Kind, activations_of, rounded
 from support.products import rest_slow
 from weft import _core
 from weft.errors import InputError
@@ -298,11 +298,11 @@ def test_by_default_activations_are_as_is_fastest(monkeypatch: pytest.MonkeyPatc
     for is_fast in (True, False):
         monkeypatch.setattr(_core, "has_fast_bfloat16", lambda is_fast=is_fast: is_fast)
         fastest = Activations.BFLOAT16 if is_fast else Activations.FLOAT32
-        assert Linear(weight.bfloat16()).packed.activations is fastest
-        assert Linear(weight).packed.activations is Activations.FLOAT32
-        assert Linear(weight.half()).packed.activations is Activations.FLOAT32
+        assert activations_of(Linear(weight.bfloat16())) == [fastest]
+        assert activations_of(Linear(weight)) == [Activations.FLOAT32]
+        assert activations_of(Linear(weight.half())) == [Activations.FLOAT32]
         mixed = Linear([weight, weight.bfloat16()])
-        assert mixed.packed.activations is Activations.FLOAT32
+        assert activations_of(mixed) == [Activations.FLOAT32]
 
 
 def test_a_model_that_loads_has_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_a_model_that_loads_has_its_choice(monkeypatch: pytest.MonkeyPatch) -> N
             Linear(weight),
         ]
     after = Linear(weight.bfloat16())
-    assert [linear.packed.activations for linear in (*chosen, after)] == [
+    assert [activations_of(linear)[0] for linear in (*chosen, after)] == [
         Activations.BFLOAT16,
         Activations.FLOAT32,
         Activations.FLOAT32,

@@ -15,7 +15,16 @@ from weft import _core
 from weft.errors import InputError
 from weft.ops import packing
 from weft.ops.formats import Activations, Format
-from weft.ops.packing import PackingThreads, activations_of, finish_packing, pack, pack_matrix, packed_shape
+from weft.ops.packing import (
+    PackedPart,
+    PackingThreads,
+    activations_of,
+    finish_packing,
+    pack,
+    pack_matrix,
+    packed_shape,
+    parts_of,
+)
 from weft.ops.quantized import Quantized
 
 SHAPES = [(1, 1), (15, 31), (64, 32), (65, 33), (200, 96), (704, 577)]
@@ -122,7 +131,7 @@ def blocks_of(parts: list[Quantized], num_groups: int = 1) -> Tensor:
     """Panels as `pack_matrix` writes them."""
     packed = pack_matrix(parts, num_groups, FLOAT32)
     num_outputs = sum(part.numel() // part.num_inputs for part in parts) // num_groups
-    assert packed.parts == (parts[0].format, num_outputs, 0)
+    assert parts_of(packed.parts) == [PackedPart(parts[0].format, num_outputs, 0)]
     size = _core.panel_bytes(parts[0].format, FLOAT32, parts[0].num_inputs)
     return packed.memory.view(-1, size)
 
@@ -161,7 +170,11 @@ def test_matrices_of_several_formats_are_parts() -> None:
     dense = torch.randn(10, 256)
     packed = pack_matrix([one[:40], one[40:], two, dense.half(), dense], 1, FLOAT32)
     first, second = 2 * 2 * 4736, 2 * 6720
-    assert packed.parts == (Format.Q4_K, 70, 0, Format.Q6_K, 30, first, Format.F32, 20, first + second)
+    assert parts_of(packed.parts) == [
+        PackedPart(Format.Q4_K, 70, 0),
+        PackedPart(Format.Q6_K, 30, first),
+        PackedPart(Format.F32, 20, first + second),
+    ]
     assert packed.memory.data_ptr() % 64 == 0
     assert torch.equal(packed.memory[:first], panels_of(one).flatten())
     assert torch.equal(packed.memory[first : first + second], panels_of(two).flatten())
@@ -173,7 +186,7 @@ def test_gates_and_ups_of_two_formats_are_parts() -> None:
     gates, ups = random_blocks(Format.Q4_0, 70, 64), random_blocks(Format.Q8_0, 70, 64)
     packed = pack_matrix([gates[:20], gates[20:], ups], 2, FLOAT32)
     size = 2 * 2 * 2 * 576
-    assert packed.parts == (Format.Q4_0, 70, 0, Format.Q8_0, 70, size)
+    assert parts_of(packed.parts) == [PackedPart(Format.Q4_0, 70, 0), PackedPart(Format.Q8_0, 70, size)]
     assert torch.equal(packed.memory[:size], panels_of(gates).flatten())
     assert torch.equal(packed.memory[size:], panels_of(ups).flatten())
     # Neighbours of one format are two parts if one is a gate.
@@ -186,7 +199,7 @@ def test_gates_and_ups_of_two_formats_are_parts() -> None:
 def test_a_product_has_few_parts() -> None:
     kinds = (Format.Q4_0, Format.Q8_0, Format.Q4_1, Format.Q5_0, Format.Q5_1)
     parts = [random_blocks(kind, 64, 32) for kind in kinds]
-    assert len(pack_matrix(parts[:4], 1, FLOAT32).parts) == 12
+    assert len(parts_of(pack_matrix(parts[:4], 1, FLOAT32).parts)) == 4
     with pytest.raises(InputError, match="Q4_0, Q8_0, Q4_1, Q5_0, Q5_1, one below the other"):
         pack_matrix(parts, 1, FLOAT32)
 
@@ -203,17 +216,16 @@ def test_the_users_choice_counts_while_a_model_loads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_core, "can_multiply", lambda kind, how: how is FLOAT32 or (kind, how) in can)
     monkeypatch.setattr(_core, "has_fast_bfloat16", lambda: True)
     monkeypatch.setattr(_core, "instruction_set", lambda: "avx2")
-    assert activations_of([Format.F32], CPU, None) is FLOAT32
-    assert activations_of([Format.BF16], CPU, None) is Activations.BFLOAT16
-    assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
-    assert activations_of([Format.Q4_0, Format.BF16], CPU, None) is FLOAT32
-    assert activations_of([Format.Q4_0], torch.device("meta"), None) is FLOAT32
+    assert activations_of(Format.F32, CPU, None) is FLOAT32
+    assert activations_of(Format.BF16, CPU, None) is Activations.BFLOAT16
+    assert activations_of(Format.Q4_0, CPU, None) is Activations.INT8
+    assert activations_of(Format.Q4_0, torch.device("meta"), None) is FLOAT32
     with PackingThreads(Activations.TWO_BFLOAT16):
-        assert activations_of([Format.BF16], CPU, None) is Activations.TWO_BFLOAT16
-        assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
-        assert activations_of([Format.BF16], CPU, FLOAT32) is FLOAT32
+        assert activations_of(Format.BF16, CPU, None) is Activations.TWO_BFLOAT16
+        assert activations_of(Format.Q4_0, CPU, None) is Activations.INT8
+        assert activations_of(Format.BF16, CPU, FLOAT32) is FLOAT32
     with PackingThreads(FLOAT32):
-        assert activations_of([Format.Q4_0], CPU, None) is FLOAT32
-    assert activations_of([Format.Q4_0], CPU, None) is Activations.INT8
-    with pytest.raises(InputError, match="multiplies BF16, Q4_0 by rows in INT8"):
-        activations_of([Format.BF16, Format.Q4_0], CPU, Activations.INT8)
+        assert activations_of(Format.Q4_0, CPU, None) is FLOAT32
+    assert activations_of(Format.Q4_0, CPU, None) is Activations.INT8
+    with pytest.raises(InputError, match="multiplies BF16 by rows in INT8"):
+        activations_of(Format.BF16, CPU, Activations.INT8)

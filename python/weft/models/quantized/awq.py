@@ -77,7 +77,10 @@ class Awq(Method):
             )
         scales = parts.take_part(f"{module}.scales", SCALE_DTYPES, num_groups, num_outputs)
         return Blocks(
-            (num_outputs, num_inputs), format, partial(_rows, format, group, codes, zeros, scales, wrong)
+            (num_outputs, num_inputs),
+            format,
+            partial(_rows, format, group, codes, zeros, scales, wrong),
+            scales.dtype,
         )
 
 

@@ -50,7 +50,7 @@ from weft.models.quantized.method import (
     take_scales,
 )
 from weft.models.quantized.options import ADVICE, group_size, must_be
-from weft.models.quantized.order import are_in_order, ordered_numbers
+from weft.models.quantized.order import are_in_order, are_ordered, order_by_group, ordered_numbers, reordered
 from weft.ops.formats import Format
 
 PACKED, SCALE, ZEROS, GROUPS, SHAPE = "_packed", "_scale", "_zero_point", "_g_idx", "_shape"
@@ -116,6 +116,9 @@ class CompressedTensors(Method):
     def holds(self, parts: Parts, name: str) -> bool:
         return name + PACKED in parts or parts.dtype_of(name) in (E4M3, "I8")
 
+    def is_ordered(self, parts: Parts, name: str) -> bool:
+        return are_ordered(parts, name + GROUPS)
+
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks | Floats:
         way, is_packed = self._way_of(parts, name.removesuffix(WEIGHT)), name + PACKED in parts
         sizes = num_outputs, num_inputs
@@ -132,7 +135,7 @@ class CompressedTensors(Method):
             raise refuse(parts, name, f"has rows of {num_inputs} integers; weft reads multiples of 32")
         codes = parts.take_part(name, ("I8",), *sizes)
         scales = take_scales(parts, name + SCALE, sizes, way.area)
-        return Blocks(sizes, format, partial(_int8, format, codes, scales, way.area))
+        return Blocks(sizes, format, partial(_int8, format, codes, scales, way.area), scales.dtype)
 
     def count(self, name: str, shape: Sequence[int]) -> int:
         total, way = super().count(name, shape), self._find(name.removesuffix(self.packed))
@@ -232,13 +235,19 @@ def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], way: Way) -> B
     zeros = None
     if way.has_zeros:
         zeros = parts.take_part(name + ZEROS, ("I32",), -(-num_outputs // each), num_groups)
+    order = None
     if name + GROUPS in parts:
         groups = parts.take_small(name + GROUPS, ("I32", "I64"), num_inputs)
-        if not are_in_order(parts, name + GROUPS, groups, num_groups, way.area.columns or num_inputs):
-            return Floats(sizes, scales.dtype, partial(_floats, way, codes, scales, zeros, groups))
+        group = way.area.columns or num_inputs
+        if not are_in_order(parts, name + GROUPS, groups, num_groups, group):
+            order = order_by_group(groups, group)
+            if order is None:
+                return Floats(sizes, scales.dtype, partial(_floats, way, codes, scales, zeros, groups))
     if way.bits == 8:
-        return Blocks(sizes, format, partial(_packed_int8, format, codes, scales, way.area))
-    return Blocks(sizes, format, partial(_int4, format, codes, scales, way.area, zeros))
+        read = partial(_packed_int8, format, codes, scales, way.area, order)
+    else:
+        read = partial(_int4, format, codes, scales, way.area, zeros, order)
+    return Blocks(sizes, format, read, scales.dtype, order)
 
 
 def _zeros_of(bits: int, zeros: Tensor | None, num_outputs: int) -> Tensor:
@@ -248,7 +257,10 @@ def _zeros_of(bits: int, zeros: Tensor | None, num_outputs: int) -> Tensor:
     return unpacked(zeros.t(), bits).t()[:num_outputs]
 
 
-def _int4(format: Format, codes: Tensor, scales: Tensor, area: Area, zeros: Tensor | None) -> Tensor:
+def _int4(
+    format: Format, codes: Tensor, scales: Tensor, area: Area, zeros: Tensor | None, order: Tensor | None
+) -> Tensor:
+    codes = codes if order is None else reordered(codes.t(), 4, order).t().contiguous()
     num_outputs, num_inputs = len(codes), 8 * codes.shape[1]
     count = num_blocks(format, num_inputs)
     each = _zeros_of(4, zeros, num_outputs)
@@ -271,14 +283,15 @@ def _int8(format: Format, codes: Tensor, scales: Tensor, area: Area) -> Tensor:
     return bytes_rows(format, codes, spread(scales.float(), area, num_outputs, num_inputs, format))
 
 
-def _packed_int8(format: Format, codes: Tensor, scales: Tensor, area: Area) -> Tensor:
+def _packed_int8(format: Format, codes: Tensor, scales: Tensor, area: Area, order: Tensor | None) -> Tensor:
+    codes = codes if order is None else reordered(codes.t(), 8, order).t().contiguous()
     return _int8(format, codes.view(torch.uint8) ^ 0x80, scales, area)  # code - 128 as a signed byte
 
 
 def _floats(
     way: Way, codes: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The numbers of a matrix whose groups are in no order."""
+    """The numbers of a matrix whose groups no blocks fit."""
     shift = _zeros_of(way.bits, zeros, len(codes)).expand(scales.shape)
     return ordered_numbers(
         lambda place: unpacked_inputs(codes[place].t(), way.bits), shift.t(), scales.t(), groups, dtype

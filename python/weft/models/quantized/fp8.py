@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from weft.models.fields import LARGEST, Fields
@@ -66,7 +67,7 @@ class Fp8(Method):
         found = parts.shape_of(self._scales_of(parts, name))
         area = next((area for area in self.areas if found in area.shapes(*sizes)), self.areas[0])
         scales = take_scales(parts, self._scales_of(parts, name), sizes, area, DTYPES)
-        return Blocks(sizes, Format.FP8, partial(_rows, codes, scales, area))
+        return Blocks(sizes, Format.FP8, partial(_rows, codes, scales, area), _dtype_of(scales))
 
     def take_each(
         self, parts: Parts, name: str, count: int, num_outputs: int, num_inputs: int
@@ -75,7 +76,7 @@ class Fp8(Method):
         sizes, area = (num_outputs, num_inputs), self.areas[0]
         scales = parts.take_part(self._scales_of(parts, name), DTYPES, count, *area.counts(*sizes))
         return [
-            Blocks(sizes, Format.FP8, partial(_rows, codes[expert], scales[expert], area))
+            Blocks(sizes, Format.FP8, partial(_rows, codes[expert], scales[expert], area), _dtype_of(scales))
             for expert in range(count)
         ]
 
@@ -103,3 +104,8 @@ def _rows(codes: Tensor, scales: Tensor, area: Area) -> Tensor:
     num_outputs, num_inputs = codes.shape
     factors = spread(scales.float(), area, num_outputs, num_inputs, Format.FP8)
     return bytes_rows(Format.FP8, codes, factors)
+
+
+def _dtype_of(scales: Tensor) -> torch.dtype:
+    """The dtype to dequantise to: that of the factors. Factors of 8 bits are powers of 2."""
+    return scales.dtype if scales.dtype.itemsize > 1 else torch.bfloat16

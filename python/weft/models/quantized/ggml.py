@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from weft.models.gguf.names import QUANTIZED
 from weft.models.quantized.method import Blocks, Method, Parts
 from weft.ops.formats import Format
@@ -22,4 +24,7 @@ class Ggml(Method):
 
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks:
         rows = parts.take_part(name, QUANTIZED, num_outputs, num_inputs)
-        return Blocks((num_outputs, num_inputs), Format[parts.dtype_of(name)], lambda: rows)
+        format = Format[parts.dtype_of(name)]
+        # MXFP4's factors are powers of 2, and its numbers have few bits. Other factors are float16.
+        dtype = torch.bfloat16 if format is Format.MXFP4 else torch.float16
+        return Blocks((num_outputs, num_inputs), format, lambda: rows, dtype)

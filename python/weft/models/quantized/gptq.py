@@ -5,8 +5,9 @@ O / 8], `scales` [I / G, O], `g_idx` int32 [I]; with 8 bits, a word has 4 codes 
 order, from the lowest bits on. A number is scale * (code - zero). The zero is one more than the stored one; in version
 2 it is the stored one.
 
-`g_idx` has the group of each input. If groups are not of adjacent inputs ("act-order"), no block fits them, because its
-inputs would have different factors. Then the matrix is kept in floating point.
+`g_idx` has the group of each input. If groups are not of adjacent inputs ("act-order"), blocks have the inputs group by
+group, and products read their rows in that order. If groups have different sizes no block fits them, because its inputs
+would have different factors. Then the matrix is kept in floating point.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from weft.models.quantized.blocks import (
 )
 from weft.models.quantized.method import SCALE_DTYPES, WEIGHT, Area, Blocks, Floats, Method, Parts, refuse
 from weft.models.quantized.options import ADVICE, group_size, must_be
-from weft.models.quantized.order import are_in_order, ordered_numbers
+from weft.models.quantized.order import are_in_order, are_ordered, order_by_group, ordered_numbers, reordered
 from weft.ops.formats import Format
 from weft.ops.huge_pages import temporary
 
@@ -86,23 +87,33 @@ class Gptq(Method):
         codes = parts.take_part(codes_name, ("I32",), num_inputs // each, num_outputs)
         zeros = parts.take_part(f"{module}.qzeros", ("I32",), num_groups, num_outputs // each)
         scales = parts.take_part(f"{module}.scales", SCALE_DTYPES, num_groups, num_outputs)
-        shape, name_of_groups = (num_outputs, num_inputs), f"{module}.g_idx"
+        shape, name_of_groups, order = (num_outputs, num_inputs), f"{module}.g_idx", None
         if name_of_groups in parts:
             groups = parts.take_small(name_of_groups, ("I32",), num_inputs)
             if not are_in_order(parts, name_of_groups, groups, num_groups, group):
-                return Floats(shape, scales.dtype, partial(self._numbers, codes, zeros, scales, groups))
+                order = order_by_group(groups, group)
+                if order is None:
+                    return Floats(shape, scales.dtype, partial(self._numbers, codes, zeros, scales, groups))
         if self.bits == 4:
-            return Blocks(shape, format, partial(self._int4, format, group, codes, zeros, scales))
+            read = partial(self._int4, format, group, codes, zeros, scales, order)
+            return Blocks(shape, format, read, scales.dtype, order)
         wrong = refuse(
             parts, f"{module}.qzeros", "has other zeros than 128, as 'sym' in config.json promises"
         )
-        return Blocks(shape, format, partial(self._int8, format, group, codes, zeros, scales, wrong))
+        read = partial(self._int8, format, group, codes, zeros, scales, order, wrong)
+        return Blocks(shape, format, read, scales.dtype, order)
+
+    def is_ordered(self, parts: Parts, name: str) -> bool:
+        return are_ordered(parts, name.removesuffix(WEIGHT) + ".g_idx")
 
     def _zeros(self, zeros: Tensor) -> Tensor:
         """The zeros [groups, out]."""
         return unpacked(zeros, self.bits) + self.added
 
-    def _int4(self, format: Format, group: int, codes: Tensor, zeros: Tensor, scales: Tensor) -> Tensor:
+    def _int4(
+        self, format: Format, group: int, codes: Tensor, zeros: Tensor, scales: Tensor, order: Tensor | None
+    ) -> Tensor:
+        codes = codes if order is None else reordered(codes, self.bits, order)
         num_outputs, num_inputs, area = codes.shape[1], 8 * codes.shape[0], Area(1, group)
         rows = Int4Rows(
             format,
@@ -117,10 +128,18 @@ class Gptq(Method):
         return rows.bytes
 
     def _int8(
-        self, format: Format, group: int, codes: Tensor, zeros: Tensor, scales: Tensor, wrong: ModelError
+        self,
+        format: Format,
+        group: int,
+        codes: Tensor,
+        zeros: Tensor,
+        scales: Tensor,
+        order: Tensor | None,
+        wrong: ModelError,
     ) -> Tensor:
         if not (self._zeros(zeros) == 128).all():
             raise wrong
+        codes = codes if order is None else reordered(codes, self.bits, order)
         num_outputs, num_inputs = codes.shape[1], 4 * codes.shape[0]
         rows = temporary((num_outputs, num_blocks(format, num_inputs), format.block.bytes), torch.uint8)
         rows.view(torch.float32)[..., 0] = spread(scales.t(), Area(1, group), num_outputs, num_inputs, format)
@@ -132,7 +151,7 @@ class Gptq(Method):
     def _numbers(
         self, codes: Tensor, zeros: Tensor, scales: Tensor, groups: Tensor, dtype: torch.dtype
     ) -> Tensor:
-        """The numbers of a matrix whose groups are in no order."""
+        """The numbers of a matrix whose groups no blocks fit."""
         return ordered_numbers(
             lambda place: unpacked_inputs(codes[:, place], self.bits),
             self._zeros(zeros),

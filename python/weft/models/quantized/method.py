@@ -54,11 +54,14 @@ class Parts(Protocol):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix of `shape` [out, in], of which `read` makes rows of blocks, uint8 [out, row bytes] on the CPU."""
+    """A matrix of `shape` [out, in], of which `read` makes rows of blocks, uint8 [out, row bytes] on the CPU. `dtype`
+    is that of its factors, and the one to dequantise to. `order` is that of the inputs, as in `Quantized`."""
 
     shape: tuple[int, int]
     format: Format
     read: Callable[[], Tensor]
+    dtype: torch.dtype
+    order: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,10 @@ class Method:
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks | Floats:
         """Matrix `name`. Raises `ModelError` for tensors that are missing or wrong."""
         raise NotImplementedError
+
+    def is_ordered(self, parts: Parts, name: str) -> bool:
+        """Whether the inputs of matrix `name`, which this method stores, are not in the order of its groups."""
+        return False
 
     def take_each(
         self, parts: Parts, name: str, count: int, num_outputs: int, num_inputs: int

@@ -60,7 +60,12 @@ class Mxfp4(Method):
         blocks = parts.take_part(name + BLOCKS, ("U8",), *groups, format.block.bytes - 1)
         scales = parts.take_part(name + SCALES, ("U8",), *groups)
         return [
-            Blocks((num_outputs, num_inputs), format, partial(_rows, blocks[expert], scales[expert]))
+            Blocks(
+                (num_outputs, num_inputs),
+                format,
+                partial(_rows, blocks[expert], scales[expert]),
+                torch.bfloat16,
+            )
             for expert in range(count)
         ]
 
