@@ -4,10 +4,10 @@
 
 An engine with a float32 cache answers prompts greedily. For each other dtype, an engine then reads each prompt with
 that answer, and the logits of the answer's positions are compared: `logit_error` is the root mean square of the
-differences divided by that of the logits around their mean, `top_changes` the share of positions whose most likely
-token differs, and `divergence` the mean Kullback-Leibler divergence in nats. Last, the engine answers the prompts
-itself: `answers_changed` is the share of answers that differ, and `first_change` the median position of the first
-difference.
+differences divided by `spread`, that of the logits around their mean, `top_changes` the share of positions whose most
+likely token differs, and `divergence` the mean Kullback-Leibler divergence in nats. Last, the engine answers the
+prompts itself: `answers_changed` is the share of answers that differ, and `first_change` the median position of the
+first difference. Products on a CPU do not round their rows (`activation_dtype`), so that all errors are the cache's.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -28,42 +30,53 @@ from weft.tiny.records import example
 from weft_bench.report import Report
 
 
-def llm_of(options: argparse.Namespace, name: str) -> LLM:
-    engine = EngineConfig(kv_cache_dtype=name, max_batch=8, max_seq_len=options.length)
+def llm_of(options: argparse.Namespace, name: Any) -> LLM:
+    engine = EngineConfig(
+        activation_dtype="float32" if options.device == "cpu" else "auto",
+        kv_cache_dtype=name,
+        max_batch=8,
+        max_seq_len=options.length,
+    )
     return LLM(options.model, device=options.device, speculation=Speculation.none(), engine=engine)
 
 
-def logits_of(llm: LLM, texts: list[tuple[list[int], list[int]]]) -> list[Tensor]:
+def logits_of(llm: LLM, texts: Sequence[tuple[list[int], list[int]]]) -> Iterator[Tensor]:
     """The logits [len(answer), V] that the model has for each answer after its prompt, in float32."""
     once = SamplingParams(max_tokens=1, temperature=0.0)
-    found = []
     for prompt, answer in texts:
         output = llm.generate(prompt + answer[:-1], sampling=once, return_context_logits=True)
         assert output.context_logits is not None
-        found.append(torch.as_tensor(output.context_logits).float()[len(prompt) - 1 :])
-    return found
+        yield torch.as_tensor(output.context_logits).float()[len(prompt) - 1 :].clone()
 
 
-def compare(name: str, exact: list[Tensor], narrow: list[Tensor]) -> dict[str, object]:
-    """The row of the report for logits with a float32 cache and with another one."""
-    a, b = torch.cat(exact), torch.cat(narrow)
-    spread = (a - a.mean(1, keepdim=True)).square().mean().sqrt()
-    p, q = a.log_softmax(1), b.log_softmax(1)
+def compare(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """Figures for pairs of exact and other logits [positions, V]. `spread` is the root mean square of the exact ones
+    around their mean."""
+    count, size, squares, spreads, largest, divergence, changes = 0, 0, 0.0, 0.0, 0.0, 0.0, 0
+    for a, b in pairs:
+        errors = a - b
+        count, size = count + len(a), size + a.numel()
+        squares += float(errors.square().sum())
+        spreads += float((a - a.mean(1, keepdim=True)).square().sum())
+        largest = max(largest, float(errors.abs().max()))
+        p, q = a.log_softmax(1), b.log_softmax(1)
+        divergence += float((p.exp() * (p - q)).sum())
+        changes += int((a.argmax(1) != b.argmax(1)).sum())
     return {
-        "dtype": name,
-        "logit_error": float((a - b).square().mean().sqrt() / spread),
-        "largest_error": float((a - b).abs().max()),
-        "divergence": float((p.exp() * (p - q)).sum(1).mean()),
-        "top_changes": float((a.argmax(1) != b.argmax(1)).float().mean()),
-        "positions": len(a),
+        "logit_error": (squares / spreads) ** 0.5,
+        "spread": (spreads / size) ** 0.5,
+        "largest_error": largest,
+        "divergence": divergence / count,
+        "top_changes": changes / count,
+        "positions": count,
     }
 
 
-def measure(options: argparse.Namespace) -> list[dict[str, object]]:
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     generator = random.Random(1)
     prompts = [example(generator, "heldout").prompt for _ in range(options.prompts)]
     greedy = SamplingParams(max_tokens=options.tokens, temperature=0.0)
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     texts: list[tuple[list[int], list[int]]] = []
     exact: list[Tensor] = []
     for name in CACHED:
@@ -74,9 +87,9 @@ def measure(options: argparse.Namespace) -> list[dict[str, object]]:
                 texts = [
                     (output.prompt_token_ids, answer) for output, answer in zip(outputs, answers, strict=True)
                 ]
-                exact = logits_of(llm, texts)
+                exact = [*logits_of(llm, texts)]
                 continue
-            row = compare(name, exact, logits_of(llm, texts))
+            row = {"dtype": name, **compare(zip(exact, logits_of(llm, texts), strict=True))}
         pairs = [(a, b) for (_, a), b in zip(texts, answers, strict=True) if a != b]
         same = [
             len(list(takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))) for a, b in pairs
@@ -96,7 +109,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    settings = {"model": options.model or "weft-tiny", "prompts": options.prompts, "tokens": options.tokens}
+    settings = {
+        "model": Path(options.model or "weft-tiny").name,
+        "prompts": options.prompts,
+        "tokens": options.tokens,
+    }
     report = Report("kv_error", measure(options), settings)
     console = Console()
     report.show(console)
