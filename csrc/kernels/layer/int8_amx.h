@@ -96,7 +96,8 @@ WEFT_INLINE void add_group(std::int64_t rows, const Int8Unpacked *weights, std::
 // Multiplies rows by half of a panel. A last group with few rows is faster by vectors. Another one has its missing rows
 // in memory too, and nothing reads their sums.
 template <Format kFormat>
-void multiply_groups(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked) {
+void multiply_groups(const char *half, int place, const Rows &in, Int8Unpacked *unpacked, float *sums,
+                     const Epilogue &out) {
   using Weights = Int8Ready<shared_max_code(kFormat), int8_kind(kFormat)>;
   const std::int64_t last = in.count % in.group;
   const std::int64_t count = in.count - (last < kMinTileRows ? last : 0);  // rows of all tiles
@@ -109,10 +110,11 @@ void multiply_groups(const char *half, const Rows &in, float *sums, Int8Unpacked
     for (std::int64_t row = 0; row < count; row += in.group) {
       const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
       add_group<Weights>(in.group, unpacked, end - begin, x, sums + row * kHalf);
+      if (end == blocks) store_half(sums + row * kHalf, row, std::min(in.group, in.count - row), place, out);
     }
   }
   _tile_release();
-  multiply_rows<kFormat>(half, in, count, sums);
+  multiply_rows<kFormat>(half, place, in, count, sums, out);
 }
 
 template <Format kFormat>

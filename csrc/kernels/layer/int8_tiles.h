@@ -22,9 +22,9 @@ WEFT_INLINE Int8Stored<kFormat> sub_block(const char *half, std::int64_t sub) {
   return {block, static_cast<int>(sub % kSubs)};
 }
 
-// Applies the epilogue to the sums [rows, 32] of half of a panel, whose first output is `place`.
-void store_half(const float *sums, std::int64_t rows, int place, const Epilogue &out) {
-  for (std::int64_t row = 0; row < rows; ++row, sums += kHalf)
+// Applies the epilogue to the sums [count, 32] of half of a panel, for rows from `row` on.
+void store_half(const float *sums, std::int64_t row, std::int64_t count, int place, const Epilogue &out) {
+  for (const std::int64_t end = row + count; row < end; ++row, sums += kHalf)
     for (int n = 0; n < kHalf; n += kLanes) store_epilogue(out, row, place + n, load(sums + n));
 }
 
@@ -53,13 +53,14 @@ WEFT_INLINE void multiply_tile(std::int64_t rows, const char *half, const Rows &
 // Returns the number of rows of the next of a group's tiles, which have about the same size, with `left` rows left.
 WEFT_INLINE std::int64_t tile_rows(std::int64_t left) { return ceil_div(left, ceil_div(left, kTileInt8Rows)); }
 
-// Multiplies the rows from `row` on, the first of a group, by half of a panel. `sums` [rows, 32] receives the sums of
-// all. The first tile reads the weights from memory, the others from the cache.
+// Multiplies the rows from `row` on, the first of a group, by half of a panel, and stores the results. `sums` has
+// memory for a tile. The first tile reads the weights from memory, the others from the cache.
 template <Format kFormat>
-void multiply_rows(const char *half, const Rows &in, std::int64_t row, float *sums) {
+void multiply_rows(const char *half, int place, const Rows &in, std::int64_t row, float *sums, const Epilogue &out) {
   for (std::int64_t count; row < in.count; row += count) {
     count = tile_rows(std::min(in.count - row, in.group - row % in.group));
-    multiply_tile<kFormat>(count, half, in, row, sums + row * kHalf);
+    multiply_tile<kFormat>(count, half, in, row, sums);
+    store_half(sums, row, count, place, out);
   }
 }
 
@@ -108,10 +109,11 @@ WEFT_INLINE void add_tile(std::int64_t rows, const Int8Unpacked *weights, std::i
   if constexpr (kRows > 1) add_tile<Weights, kRows - 1>(rows, weights, count, x, group, row, to);
 }
 
-// Multiplies rows by half of a panel: some inputs at a time are unpacked, and then all rows multiply them. `sums`
-// [rows, 32] receives the sums.
+// Multiplies rows by half of a panel, and stores the results: some inputs at a time are unpacked, and then all rows
+// multiply them. `sums` has memory for the sums of all rows.
 template <Format kFormat>
-void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *unpacked) {
+void multiply_many(const char *half, int place, const Rows &in, Int8Unpacked *unpacked, float *sums,
+                   const Epilogue &out) {
   using Weights = Int8Ready<shared_max_code(kFormat), int8_kind(kFormat)>;
   std::fill_n(sums, in.count * kHalf, 0.0f);
   const std::int64_t blocks = int8_blocks(in.width);
@@ -122,11 +124,13 @@ void multiply_many(const char *half, const Rows &in, float *sums, Int8Unpacked *
       count = tile_rows(std::min(in.count - row, in.group - row % in.group));
       const char *x = in.prepared + row / in.group * in.group_bytes + begin * in.group * kInt8RowBytes;
       add_tile<Weights>(count, unpacked, end - begin, x, in.group, row % in.group, sums + row * kHalf);
+      if (end == blocks) store_half(sums + row * kHalf, row, count, place, out);
     }
   }
 }
 
-// Multiplies prepared rows by one panel, half by half.
+// Multiplies prepared rows by one panel, half by half: calls multiply(half, place, in, unpacked, sums, out), where
+// `place` is that of the half's first output.
 template <Format kFormat, class Multiply>
 WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch, const Epilogue &out,
                               Multiply &&multiply) {
@@ -135,21 +139,19 @@ WEFT_INLINE void times_halves(const Rows &in, const void *panel, float *scratch,
   auto *const unpacked = reinterpret_cast<Int8Unpacked *>(scratch);
   float *const sums = reinterpret_cast<float *>(unpacked + kUnpackedSubs);
   for (int place = 0; place < out.valid; place += kHalf) {
-    multiply(half, in, sums, unpacked);
-    store_half(sums, in.count, place, out);
+    multiply(half, place, in, unpacked, sums, out);
     half += ceil_div(in.width, kBlock.inputs) * kBlock.half_bytes;
   }
 }
 
 template <Format kFormat>
 void times_int8_panel(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
+  if constexpr (is_slow_to_unpack(kFormat)) {
+    if (in.count > kTileInt8Rows) return times_halves<kFormat>(in, panel, scratch, out, multiply_many<kFormat>);
+  }
   times_halves<kFormat>(in, panel, scratch, out,
-                        [](const char *half, const Rows &rows, float *sums, Int8Unpacked *unpacked) {
-                          if constexpr (is_slow_to_unpack(kFormat)) {
-                            if (rows.count > kTileInt8Rows) return multiply_many<kFormat>(half, rows, sums, unpacked);
-                          }
-                          multiply_rows<kFormat>(half, rows, 0, sums);
-                        });
+                        [](const char *half, int place, const Rows &rows, Int8Unpacked *, float *sums,
+                           const Epilogue &to) { multiply_rows<kFormat>(half, place, rows, 0, sums, to); });
 }
 
 #undef WEFT_UNROLL_VECTORS
