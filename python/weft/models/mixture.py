@@ -84,17 +84,20 @@ def load_mixture(config: ModelConfig, mixture: MixtureConfig, weights: WeightSou
     if not mixture.choice.num_shared:
         return make_mixture(config, mixture, make_router(router), routed, bias)
     shared = _take_shared(config, mixture, weights, prefix)
-    experts = [_Peeked(matrices) for matrices in routed]
-    if all(_fit(matrices.first, wide) for matrices, wide in zip(experts, shared, strict=True)):
+    (gate, gates), (up, ups), (down, downs) = map(_read_first, routed)
+    if all(map(_fit, (gate, up, down), shared)):
         inner = mixture.intermediate_size
-        parts = [matrix.split(inner, dim) for matrix, dim in zip(shared, (0, 0, 1), strict=True)]
-        gates, ups, downs = (_joined(*both) for both in zip(experts, parts, strict=True))
-        return make_mixture(config, mixture, make_router(router), (gates, ups, downs), bias)
-    routed = experts[0], experts[1], experts[2]
-    made = make_mixture(config, mixture, make_router(router), routed, bias)
+        shared_gates, shared_ups = shared[0].split(inner, 0), shared[1].split(inner, 0)
+        projections = (
+            _joined(gates, shared_gates),
+            _joined(ups, shared_ups),
+            _joined(downs, shared[2].split(inner, 1)),
+        )
+        return make_mixture(config, mixture, make_router(router), projections, bias)
+    made = make_mixture(config, mixture, make_router(router), (gates, ups, downs), bias)
     # The weights of the shared experts are equal, so that of the first is the wide expert's.
-    gate, up, down = ([matrix] for matrix in shared)
-    made.shared = Experts(gate, up, down, config.activation, first=count)
+    wide_gate, wide_up, wide_down = ([matrix] for matrix in shared)
+    made.shared = Experts(wide_gate, wide_up, wide_down, config.activation, first=count)
     return made
 
 
@@ -160,18 +163,10 @@ def _take_shared(
     return gate, up, down
 
 
-class _Peeked(Sequence[Matrix]):
-    """The matrices of a sequence, of which the first is read at once and once only."""
-
-    def __init__(self, matrices: Sequence[Matrix] | Matrix) -> None:
-        self.first: Matrix = matrices[0]
-        self._matrices = matrices
-
-    def __len__(self) -> int:
-        return len(self._matrices)
-
-    def __getitem__(self, index: int) -> Matrix:  # type: ignore[override]
-        return self.first if index == 0 else self._matrices[index]
+def _read_first(matrices: Each) -> tuple[Matrix, Matrices]:
+    """The first of some matrices, and all of them without reading it again."""
+    first: Matrix = matrices[0]
+    return first, Matrices(len(matrices), lambda index: matrices[index] if index else first)
 
 
 def _fit(expert: Matrix, wide: Matrix) -> bool:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from weft import _core
 from weft.ops.activation import Activation
-from weft.ops.device_blocks import DeviceStore, stored_parts
+from weft.ops.device_blocks import stored_parts
+from weft.ops.device_packing import DeviceStore
 from weft.ops.formats import Activations, Format
 from weft.ops.huge_pages import reserved
 from weft.ops.library import DTYPE_CODES, address, device_of, register, require, run_kernel, triton_kernels

@@ -317,17 +317,17 @@ def experts(
         first = 0
         for part in parts:
             tensors, constants = arguments_of(part)
-            of_part = tiles or choose_tiles(choices, num_experts, element_bytes(part))
+            tile = tiles or choose_tiles(choices, num_experts, element_bytes(part))
             row_tiles = choices
             if starts is not None:  # each expert with rows has at most one tile that is not full
-                row_tiles = choices // of_part.rows + min(choices, num_experts)
+                row_tiles = choices // tile.rows + min(choices, num_experts)
             outputs = num_outputs(part)
-            some, place = None if bias is None else bias[:, first:], target[:, first:]
-            experts_kernel[(triton.cdiv(outputs, of_part.outputs), row_tiles)](
-                source, *tensors, some, starts, order, index, live, place, source.stride(0),
-                row_stride(bias), place.stride(0), choices, slope, limit, shift, num_experts, outputs, source.shape[1],
-                chosen, lanes, of_part.rows, of_part.outputs, of_part.inputs, by_row, gated, function, *constants,
-                of_part.stages, **chain, num_warps=of_part.warps,
+            part_bias, part_target = None if bias is None else bias[:, first:], target[:, first:]
+            experts_kernel[(triton.cdiv(outputs, tile.outputs), row_tiles)](
+                source, *tensors, part_bias, starts, order, index, live, part_target, source.stride(0),
+                row_stride(bias), part_target.stride(0), choices, slope, limit, shift, num_experts, outputs,
+                source.shape[1], chosen, lanes, tile.rows, tile.outputs, tile.inputs, by_row, gated, function,
+                *constants, tile.stages, **chain, num_warps=tile.warps,
             )  # fmt: skip
             first += outputs
 
@@ -338,5 +338,5 @@ def experts(
     multiply(inner, down, down_bias, results, False, False, none)
     combine_kernel[(rows, triton.cdiv(out.shape[1], COMBINE_BLOCK))](
         results, places, index, weights, residual, live, out, row_stride(residual), out.stride(0),
-         out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
+        out.shape[1], num_experts, chosen, COMBINE_BLOCK, **chain,
     )  # fmt: skip

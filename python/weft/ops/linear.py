@@ -26,7 +26,8 @@ from torch.nn import functional as F
 
 from weft import _core
 from weft.ops.activation import Activation, Epilogue
-from weft.ops.device_blocks import Stored, num_outputs, pack_device, stored_parts
+from weft.ops.device_blocks import Stored, num_outputs, stored_parts
+from weft.ops.device_packing import pack_device
 from weft.ops.formats import Activations
 from weft.ops.library import address, device_of, register, require, run_kernel, triton_kernels
 from weft.ops.packing import Packed, activations_of, format_of, outputs_of, pack_matrix, parts_of

@@ -24,7 +24,8 @@ from support.kernels.linear import CLAMPED, Case, Inputs
 from support.quantized import QUANTIZED, random_blocks
 from weft.errors import InputError
 from weft.ops.activation import SWIGLU, Activation, Epilogue, Function
-from weft.ops.device_blocks import Codes, DeviceBlocks, DeviceStore, pack_device, stored_parts
+from weft.ops.device_blocks import Codes, DeviceBlocks, stored_parts
+from weft.ops.device_packing import DeviceStore, pack_device
 from weft.ops.formats import Format
 from weft.ops.library import cuda_operations
 from weft.ops.packing import PackedPart, parts_of
@@ -242,8 +243,8 @@ def test_experts_match_one_product_after_another(kind: Format | None, found: dic
 def test_products_of_several_formats_match_plain_torch(
     case: Case, are_ordered: bool, found: dict[str, Any]
 ) -> None:
-    """Of few rows by a kernel for each part, and of many by torch with some widened outputs at a time; with inputs in
-    order, and in another order for each part."""
+    """A kernel for each part multiplies few rows. For many, torch multiplies by some widened outputs at a time. Inputs
+    are in order, or in another order for each part."""
     assert found[f"parts {case} {are_ordered}"] < case.tolerance
 
 
@@ -284,7 +285,7 @@ class Quantised:
         return out
 
     def errors(self) -> list[float]:
-        """Of results, and of totals, in the usual tiles and in others."""
+        """The errors of results and of totals, in the usual tiles and in others."""
         found = []
         for shares in (0, 2):
             found.append(self.inputs.error(self.run(shares)))

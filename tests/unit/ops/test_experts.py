@@ -20,9 +20,9 @@ from weft.ops.experts import Experts
 from weft.ops.formats import Activations, Format
 
 TOLERANCES = {Activations.FLOAT32: 2e-5, Activations.TWO_BFLOAT16: 1e-4, Activations.BFLOAT16: 2e-2}
-"""By what products do with input rows. Of the rows of the second product, which are results of the first, a few numbers
-are near the middle of two in bfloat16 and become the other one. Most results are as near as those of float32
-(`close`)."""
+"""The largest errors, by how products round their input rows. In bfloat16, a few numbers of the second product's rows,
+which are results of the first, are near the middle of two, and become the other one. Most results are as near as those
+of float32 (`close`)."""
 
 SILU = Activation(Function.SILU)
 CLAMPED = Activation(Function.SILU, slope=1.702, limit=1.5, shift=1.0)

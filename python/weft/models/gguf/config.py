@@ -16,7 +16,7 @@ DEFAULT_THETA = 10000.0
 MAX_POSITIONS = 1 << 24
 """The largest number of positions that a file may claim. Published models have 10 million at most."""
 GEMMA2_27B, GEMMA3_27B = 46, 62
-"""The numbers of layers of the two Gemmas whose attention scores have another factor, which files do not tell."""
+"""The numbers of layers of the two Gemmas whose attention scores have another factor. Files lack it."""
 
 Config = dict[str, Any]
 _OF_LAYER = re.compile(r"blk\.\d{1,6}\.")
@@ -60,7 +60,7 @@ def config_json(header: Header) -> Config:
         **{f"{name}_token_id": fields.get(f"tokenizer.ggml.{key}_token_id", int) for name, key in _TOKENS},
     }
     config |= {"rope_scaling": _scaling(header, fields, config)}
-    return config | _OWN.get(fields.architecture, _plain)(fields, config)
+    return config | _BY_ARCHITECTURE.get(fields.architecture, _plain)(fields, config)
 
 
 _TOKENS = ("bos", "bos"), ("eos", "eos"), ("pad", "padding")
@@ -143,17 +143,17 @@ def _llama(fields: Metadata, config: Config) -> Config:
 
 def _qwen_moe(fields: Metadata, config: Config) -> Config:
     is_old = fields.architecture == "qwen2moe"
-    own = {
+    keys = {
         "num_experts": fields.size("expert_count"),
         "num_experts_per_tok": fields.size("expert_used_count"),
         "moe_intermediate_size": fields.size("expert_feed_forward_length"),
         "norm_topk_prob": fields.get(f"{fields.architecture}.expert_weights_norm", bool, not is_old),
     }
     if is_old:
-        own["shared_expert_intermediate_size"] = fields.size(
+        keys["shared_expert_intermediate_size"] = fields.size(
             "expert_shared_feed_forward_length", config["intermediate_size"]
         )
-    return own
+    return keys
 
 
 def _gemma2(fields: Metadata, config: Config) -> Config:
@@ -212,14 +212,14 @@ def _olmo2(fields: Metadata, config: Config) -> Config:
 
 def _gpt_oss(fields: Metadata, config: Config) -> Config:
     scaling = config["rope_scaling"]
-    own = {
+    keys = {
         "intermediate_size": fields.size("expert_feed_forward_length"),
         "num_local_experts": fields.size("expert_count"),
         "num_experts_per_tok": fields.size("expert_used_count"),
         **_windows(fields, config, 2),
     }
-    # The models were trained with bounds that are no whole pairs, which files do not tell.
-    return own | ({"rope_scaling": {**scaling, "truncate": False}} if scaling else {})
+    # The models were trained with bounds that are no whole pairs. Files lack this.
+    return keys | ({"rope_scaling": {**scaling, "truncate": False}} if scaling else {})
 
 
 def _windows(fields: Metadata, config: Config, full_every: int) -> Config:
@@ -236,7 +236,7 @@ def _windows(fields: Metadata, config: Config, full_every: int) -> Config:
     return {"sliding_window": window or None, "layer_types": [SLIDING if each else FULL for each in slides]}
 
 
-_OWN: dict[str, Callable[[Metadata, Config], Config]] = {
+_BY_ARCHITECTURE: dict[str, Callable[[Metadata, Config], Config]] = {
     "llama": _llama,
     "qwen2moe": _qwen_moe,
     "qwen3moe": _qwen_moe,

@@ -110,8 +110,9 @@ def _rows(
         low, high = halves[..., begin : begin + step].unbind(2)
         even = low & LOW | (high & LOW) << 4
         odd = low >> 4 & LOW | high & ~LOW
-        for first, pairs in enumerate((even, odd)):  # a word has the bytes of every other place
-            each = pairs.unsqueeze(-1).view(torch.uint8).permute(3, 4, 0, 1, 2)
+        # Half byte n of a word is of output ORDER[n]. Even half bytes are the low ones of their bytes.
+        for is_odd, words in enumerate((even, odd)):
+            pairs = words.unsqueeze(-1).view(torch.uint8).permute(3, 4, 0, 1, 2)
             for byte in range(4):
-                target[begin : begin + step, ORDER[2 * byte + first]] = each[:, byte]
+                target[begin : begin + step, ORDER[2 * byte + is_odd]] = pairs[:, byte]
     return rows.bytes
