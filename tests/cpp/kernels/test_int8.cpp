@@ -69,7 +69,7 @@ Floats multiply(const Int8Kernels &kernels, Format format, const Floats &x, std:
   const PanelKernel &kernel = kernels.by_format[static_cast<int>(format)];
   const std::int64_t count = static_cast<std::int64_t>(x.size()) / inputs,
                      group = std::min(count, kernels.rows.max_group);
-  Rows rows{x.data(), count, inputs, inputs, nullptr, group, kernels.rows.bytes(group, inputs)};
+  Rows rows{x.data(), count, inputs, inputs, nullptr, nullptr, group, kernels.rows.bytes(group, inputs)};
   const Bytes prepared(groups_of(rows) * rows.group_bytes);
   std::memset(prepared.get(), 0xff, size(groups_of(rows) * rows.group_bytes));
   kernels.rows.prepare(rows, 0, groups_of(rows), prepared.get());

@@ -5,6 +5,7 @@
 // clang-format on
 
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -69,11 +70,25 @@ struct Product {
     Floats out(size(count * outputs));
     LinearCall call{};
     call.x = x.data() + first * inputs, call.x_row = inputs;
-    call.parts[0] = {panels.data(), Format::kBFloat16, outputs}, call.num_parts = 1;
-    call.activations = Activations::kBFloat16;
+    call.parts[0] = {panels.data(), Format::kBFloat16, Activations::kBFloat16, outputs}, call.num_parts = 1;
     call.out = out.data(), call.out_row = outputs;
     call.rows = count, call.inputs = inputs, call.outputs = outputs, call.threads = 2;
-    multiply(call, {{kernels.panels}, &kernels.rows});
+    multiply(call, {{kernels.panels}, {0}, {{&kernels.rows, nullptr}}, 1});
+    return out;
+  }
+
+  // Multiplies all rows by these weights, and by the same ones in float32 below them, whose inputs are in `order`.
+  Floats times_both(const RoundedKernels &kernels, const PanelKernel &of_floats, const Floats &wide,
+                    const std::int32_t *order) {
+    Floats out(size(rows * 2 * outputs));
+    LinearCall call{};
+    call.x = x.data(), call.x_row = inputs;
+    call.parts[0] = {panels.data(), Format::kBFloat16, Activations::kBFloat16, outputs};
+    call.parts[1] = {wide.data(), Format::kFloat32, Activations::kFloat32, outputs, order};
+    call.num_parts = 2;
+    call.out = out.data(), call.out_row = 2 * outputs;
+    call.rows = rows, call.inputs = inputs, call.outputs = 2 * outputs, call.threads = 2;
+    multiply(call, {{kernels.panels, of_floats}, {0, 1}, {{&kernels.rows, nullptr}, {nullptr, order}}, 2});
     return out;
   }
 
@@ -104,6 +119,44 @@ void multiplies(const RoundedKernels &kernels, double (*round)(float)) {
       CAPTURE(count);
       const Floats some = product.times(kernels, first, count);
       REQUIRE(std::memcmp(some.data(), out.data() + first * product.outputs, some.size() * sizeof(float)) == 0);
+    }
+  }
+}
+
+// A part in float32 beside one that rounds rows leaves its bits as they are.
+void multiplies_beside_floats(const RoundedKernels &kernels, const PanelKernel &of_floats) {
+  for (const std::int64_t rows : {1, 7, 17, 50, 100}) {
+    CAPTURE(rows);
+    Product product(rows, 70, 70);
+    Floats wide(size(ceil_div(product.outputs, kPanel) * kPanel * product.inputs));
+    pack_cpu({product.weights.data(),
+              4,
+              {1, 1, product.outputs},
+              {0, 0, product.inputs},
+              product.inputs,
+              wide.data(),
+              0,
+              kPanel * product.inputs,
+              false});
+    std::vector<std::int32_t> order(size(product.inputs));
+    std::iota(order.rbegin(), order.rend(), 0);
+    const Floats alone = product.times(kernels), both = product.times_both(kernels, of_floats, wide, nullptr);
+    const Floats turned = product.times_both(kernels, of_floats, wide, order.data());
+    for (std::int64_t m = 0; m < rows; ++m) {
+      for (std::int64_t n = 0; n < product.outputs; ++n) {
+        double expected = 0, reversed = 0, bound = 0;
+        for (std::int64_t i = 0; i < product.inputs; ++i) {
+          const float *row = &product.x[size(m * product.inputs)];
+          const double weight = product.weights[size(n * product.inputs + i)];
+          expected += row[i] * weight, reversed += row[product.inputs - 1 - i] * weight;
+          bound += std::abs(weight) * 4;
+        }
+        const std::size_t first = size(m * 2 * product.outputs + n), second = first + size(product.outputs);
+        REQUIRE(both[first] == alone[size(m * product.outputs + n)]);
+        REQUIRE(turned[first] == both[first]);
+        REQUIRE(std::abs(both[second] - expected) <= 1e-6 * bound);
+        REQUIRE(std::abs(turned[second] - reversed) <= 1e-6 * bound);
+      }
     }
   }
 }
@@ -142,7 +195,10 @@ TEST_CASE("the emulator has the order of the processor") {
 
 bool has(InstructionSet set) { return instruction_set() >= set; }
 
-TEST_CASE("plain code with bfloat16 activations") { multiplies(plain::kBFloat16, once); }
+TEST_CASE("plain code with bfloat16 activations") {
+  multiplies(plain::kBFloat16, once);
+  multiplies_beside_floats(plain::kBFloat16, plain::kVectorKernels.by_format[0]);
+}
 
 #if defined(WEFT_HAS_TARGETS)
 TEST_CASE("AVX2 with bfloat16 activations" * doctest::skip(!has(InstructionSet::kAvx2))) {
@@ -168,10 +224,12 @@ TEST_CASE("AVX-512 with pairs of bfloat16" * doctest::skip(!has(InstructionSet::
 
 TEST_CASE("AMX with bfloat16 activations" * doctest::skip(!has(InstructionSet::kAvx512))) {
   multiplies(amx::kBFloat16, once);
+  multiplies_beside_floats(amx::kBFloat16, avx512::kVectorKernels.by_format[0]);
 }
 
 TEST_CASE("AMX with activations in two parts" * doctest::skip(!has(InstructionSet::kAvx512))) {
   multiplies(amx::kTwoBFloat16, twice);
+  multiplies_beside_floats(amx::kTwoBFloat16, avx512::kVectorKernels.by_format[0]);
 }
 #endif
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from weft.client.model_facts import ModelFacts, experts_line, fact_lines
 from weft.models import mixture
 from weft.models.architectures import parse_config
 from weft.models.config import ModelConfig
+from weft.models.matrices import Matrices
 from weft.models.residual import Residual
 from weft.ops.formats import Activations
 from weft.ops.linear import Linear, Norm
@@ -85,6 +87,9 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
             return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
         take_dense = take_matrix
+
+        def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+            return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
         def __contains__(self, name: str) -> bool:
             return False
