@@ -23,7 +23,7 @@ from torch import Tensor
 from weft.core.files import inside, read_json
 from weft.errors import ModelError
 from weft.models.fields import Fields
-from weft.models.gguf.names import placed
+from weft.models.gguf.names import named_entries
 from weft.models.gguf.parts import first_part, read_model_header
 from weft.models.quantized.method import Method
 from weft.models.quantized.parse import METHODS, parse_quantization, read_model_config
@@ -123,7 +123,7 @@ def gguf_tensors(file: Path) -> dict[str, Stored]:
     """The tensors of a GGUF file, and of the other parts of its model, by their names in a checkpoint. Raises
     `ModelError`."""
     tensors: dict[str, Stored] = {}
-    for path, name, kind, shape, begin, end in placed(read_model_header(file)):
+    for path, name, kind, shape, begin, end in named_entries(read_model_header(file)):
         if name in tensors:
             raise ModelError(f"{path}: has two tensors in the place of {name!r}")
         tensors[name] = Stored(path, kind, shape, begin, end)

@@ -375,9 +375,11 @@ def _widened(matrices: Sequence[Stored], inputs: Sequence[Tensor]) -> Iterator[t
         if isinstance(matrix, Tensor):
             yield slice(first, first + count), rows, matrix.view(count, -1).to(rows.dtype)
         else:
-            most = max(1, WIDENED // matrix.num_inputs)
-            for start in range(0, count, most):
-                dense = matrix.codes.new_empty(min(most, count - start), matrix.num_inputs, dtype=rows.dtype)
+            rows_at_once = max(1, WIDENED // matrix.num_inputs)
+            for start in range(0, count, rows_at_once):
+                dense = matrix.codes.new_empty(
+                    min(rows_at_once, count - start), matrix.num_inputs, dtype=rows.dtype
+                )
                 with device_of(dense):
                     triton_kernels("blocks_triton").widen(matrix, start, dense)
                 yield slice(first + start, first + start + len(dense)), rows, dense

@@ -91,9 +91,9 @@ def activations_of(format: Format, device: torch.device, wanted: Activations | N
         )
         return wanted
     packing = _thread.packing
-    of_model = None if packing is None else packing.activations
-    if of_model is not None and _core.can_multiply(format, of_model):
-        chosen = of_model
+    model_activations = None if packing is None else packing.activations
+    if model_activations is not None and _core.can_multiply(format, model_activations):
+        chosen = model_activations
     # Without vectors, products of integers are slower than those of float32.
     elif _core.can_multiply(format, Activations.INT8) and _core.instruction_set() != "plain":
         chosen = Activations.INT8

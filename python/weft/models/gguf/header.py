@@ -221,7 +221,7 @@ class _Reader:
                 raise self._damaged(f"it has the key {key!r} twice")
             metadata[key] = value
         listed = [self._tensor() for _ in range(num_tensors)]
-        return Header(self._file, metadata, self._placed(listed))
+        return Header(self._file, metadata, self._entries(listed))
 
     def _pair(self) -> tuple[str, Value | Listed]:
         """Read a key and its value. Texts of a list are skipped."""
@@ -276,23 +276,23 @@ class _Reader:
             )
         return name, kind, tuple(reversed(dims)), offset
 
-    def _placed(self, listed: list[tuple[str, Kind, tuple[int, ...], int]]) -> dict[str, Entry]:
+    def _entries(self, listed: list[tuple[str, Kind, tuple[int, ...], int]]) -> dict[str, Entry]:
         """The tensors with their places. Raises `ModelError` unless the weights follow each other without gaps, apart
         from alignment, and fill the rest of the file."""
         start = self._padded(self.at)
         room = self._size - start
         end = padded_end = 0
-        placed: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for name, kind, shape, begin in listed:
             if begin != padded_end:
                 raise self._damaged(f"tensor {name!r} begins at {begin}; those before it end at {padded_end}")
-            if name in placed:
+            if name in entries:
                 raise self._damaged(f"it has the tensor {name!r} twice")
             end = begin + math.prod(shape) // kind.inputs * kind.num_bytes
-            placed[name] = Entry(self._file, name, kind, shape, start + begin, start + end)
+            entries[name] = Entry(self._file, name, kind, shape, start + begin, start + end)
             padded_end = self._padded(end)
         if max(room, 0) < end:
-            last = next(entry.name for entry in placed.values() if entry.end > self._size)
+            last = next(entry.name for entry in entries.values() if entry.end > self._size)
             raise self._damaged(
                 f"its tensors have {end} bytes, but {max(room, 0)} are there: it is cut short in or before tensor "
                 f"{last!r}"
@@ -301,7 +301,7 @@ class _Reader:
             raise self._damaged(
                 f"its tensors have {padded_end} bytes, but {room} are there: it holds more than it lists"
             )
-        return placed
+        return entries
 
     def _padded(self, size: int) -> int:
         return -(-size // self._alignment) * self._alignment

@@ -111,7 +111,7 @@ FAMILIES = {
 """The architectures that weft reads, by their names in GGUF."""
 
 
-class Placed(NamedTuple):
+class NamedEntry(NamedTuple):
     """A tensor by its name in a checkpoint: its file, its kind, its shape, and the place of its bytes in the file."""
 
     file: Path
@@ -135,7 +135,7 @@ def family_of(header: Header) -> Family:
     return FAMILIES[name]
 
 
-def placed(header: Header) -> Iterator[Placed]:
+def named_entries(header: Header) -> Iterator[NamedEntry]:
     """The tensors of a file by their names in a checkpoint, those of experts one by one. A tensor that the architecture
     has no place for keeps its name. Raises `ModelError` for kinds that weft does not read."""
     family = family_of(header)
@@ -183,7 +183,7 @@ def _name(name: str, family: Family) -> str:
     return f"model.layers.{int(layer)}.{found}.{end}"
 
 
-def _places(entry: Entry, name: str) -> Iterator[Placed]:
+def _places(entry: Entry, name: str) -> Iterator[NamedEntry]:
     shape, kind, begin = entry.shape, entry.kind.name, entry.begin
     if "{}" in name and name.endswith(".bias"):  # a row for each expert
         name = f"{name.replace('.{}', '').removesuffix('.bias')}_bias"
@@ -191,8 +191,8 @@ def _places(entry: Entry, name: str) -> Iterator[Placed]:
         size = (entry.end - begin) // max(shape[0], 1)
         for expert in range(shape[0]):
             start = begin + expert * size
-            yield Placed(entry.file, name.format(expert), kind, shape[1:], start, start + size)
+            yield NamedEntry(entry.file, name.format(expert), kind, shape[1:], start, start + size)
         return
     elif name.endswith("shared_expert_gate.weight") and len(shape) == 1:
         shape = (1, *shape)
-    yield Placed(entry.file, name, kind, shape, begin, entry.end)
+    yield NamedEntry(entry.file, name, kind, shape, begin, entry.end)

@@ -47,7 +47,7 @@ _SPECIAL = _ENDS | {
 }
 """Special tokens of chats, also where a file does not mark them as such."""
 _RSTRIP = ("phi-3", "phi3")
-"""Models whose special tokens swallow the white space after them. Files do not tell; their names do."""
+"""Models whose special tokens swallow the white space after them. Only the names of the models say so."""
 _NO_RSTRIP = ("<unk>", "<s>", "<|endoftext|>")
 
 

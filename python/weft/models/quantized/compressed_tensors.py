@@ -1,6 +1,6 @@
-"""compressed-tensors, the format of llm-compressor: groups of modules, each quantised in its own way.
+"""compressed-tensors, the format of llm-compressor: groups of modules, each quantised by a scheme.
 
-A module's tensors, by the way of its group:
+A module's tensors, by the scheme of its group:
 
 - "float-quantized": `weight` F8_E4M3 [out, in] and `weight_scale`, as in `fp8`.
 - "int-quantized": `weight` int8 [out, in] and `weight_scale`, one for the matrix, for each output or for each group of
@@ -70,7 +70,7 @@ FORMATS = (
 
 
 @dataclass(frozen=True)
-class Way:
+class Scheme:
     """How a group's matrices are quantised: `kind` "float" or "int" of `bits`, with a factor for each `area`.
     `has_zeros`: groups have zeros of their own."""
 
@@ -82,13 +82,13 @@ class Way:
 
 @dataclass(frozen=True)
 class CompressedTensors(Method):
-    """`groups` are names of modules, with the way of theirs."""
+    """`groups` are names of modules, with their schemes."""
 
     title: ClassVar[str] = "compressed-tensors"
     packed: ClassVar[str] = WEIGHT + PACKED
     helpers: ClassVar[tuple[str, ...]] = tuple(WEIGHT + end for end in (SCALE, ZEROS, GROUPS, SHAPE))
 
-    groups: tuple[tuple[tuple[str, ...], Way], ...]
+    groups: tuple[tuple[tuple[str, ...], Scheme], ...]
 
     @classmethod
     def parse(cls, settings: Fields) -> CompressedTensors:
@@ -110,7 +110,7 @@ class CompressedTensors(Method):
                 raise settings.error("config_groups", f"has in {name!r} the targets {repr(targets)[:60]}")
             for target in targets:
                 _check_target(target, settings)
-            found.append((tuple(targets), _way(group, f"{settings.where}: config_groups: {name}")))
+            found.append((tuple(targets), _scheme(group, f"{settings.where}: config_groups: {name}")))
         return cls(tuple(found))
 
     def holds(self, parts: Parts, name: str) -> bool:
@@ -120,45 +120,45 @@ class CompressedTensors(Method):
         return are_ordered(parts, name + GROUPS)
 
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks | Floats:
-        way, is_packed = self._way_of(parts, name.removesuffix(WEIGHT)), name + PACKED in parts
+        scheme, is_packed = self._scheme_of(parts, name.removesuffix(WEIGHT)), name + PACKED in parts
         sizes = num_outputs, num_inputs
-        if is_packed and way.kind == "int":
-            return _take_packed(parts, name, sizes, way)
-        if not is_packed and way.kind == "float":
-            return Fp8((way.area,)).take(parts, name, *sizes)
-        if is_packed or way.bits != 8 or way.has_zeros:
+        if is_packed and scheme.kind == "int":
+            return _take_packed(parts, name, sizes, scheme)
+        if not is_packed and scheme.kind == "float":
+            return Fp8((scheme.area,)).take(parts, name, *sizes)
+        if is_packed or scheme.bits != 8 or scheme.has_zeros:
             raise refuse(
-                parts, name, f"is stored otherwise than config.json says ({way.kind}, {way.bits} bits)"
+                parts, name, f"is stored otherwise than config.json says ({scheme.kind}, {scheme.bits} bits)"
             )
-        format = format_of(INT8_FORMATS, num_inputs, way.area.columns or num_inputs)
+        format = format_of(INT8_FORMATS, num_inputs, scheme.area.columns or num_inputs)
         if format is None:
             raise refuse(parts, name, f"has rows of {num_inputs} integers; weft reads multiples of 32")
         codes = parts.take_part(name, ("I8",), *sizes)
-        scales = take_scales(parts, name + SCALE, sizes, way.area)
-        return Blocks(sizes, format, partial(_int8, format, codes, scales, way.area), scales.dtype)
+        scales = take_scales(parts, name + SCALE, sizes, scheme.area)
+        return Blocks(sizes, format, partial(_int8, format, codes, scales, scheme.area), scales.dtype)
 
     def count(self, name: str, shape: Sequence[int]) -> int:
-        total, way = super().count(name, shape), self._find(name.removesuffix(self.packed))
-        return total * 32 // way.bits if name.endswith(self.packed) and way is not None else total
+        total, scheme = super().count(name, shape), self._find(name.removesuffix(self.packed))
+        return total * 32 // scheme.bits if name.endswith(self.packed) and scheme is not None else total
 
-    def _way_of(self, parts: Parts, module: str) -> Way:
-        way = self._find(module)
-        if way is None:
+    def _scheme_of(self, parts: Parts, module: str) -> Scheme:
+        scheme = self._find(module)
+        if scheme is None:
             raise refuse(parts, module, "is quantised, and no group of config.json names it")
-        return way
+        return scheme
 
-    def _find(self, module: str) -> Way | None:
-        """The way of a module: that of the first group which names it, else of the first which names its class."""
-        for targets, way in self.groups:
+    def _find(self, module: str) -> Scheme | None:
+        """The scheme of a module: that of the first group which names it, else of the first which names its class."""
+        for targets, scheme in self.groups:
             for target in targets:
                 is_pattern = target.startswith(PATTERN)
                 if target == module or (is_pattern and re.match(target.removeprefix(PATTERN), module)):
-                    return way
+                    return scheme
         kind = EMBEDDING if module.endswith("embed_tokens") else LINEAR
         return next(
             (
-                way
-                for targets, way in self.groups
+                scheme
+                for targets, scheme in self.groups
                 if any(_is_class(target) and target.endswith(kind) for target in targets)
             ),
             None,
@@ -191,7 +191,7 @@ def _is_class(target: str) -> bool:
     return target.isidentifier() and target[0].isupper()
 
 
-def _way(group: Mapping[str, Any], where: str) -> Way:
+def _scheme(group: Mapping[str, Any], where: str) -> Scheme:
     """Parse how a group's matrices are quantised. Raises `ModelError`."""
     must_be(Fields(group, where), "format", "dense", FORMATS)
     weights = Fields(group["weights"] if isinstance(group["weights"], dict) else {}, f"{where}: weights")
@@ -215,38 +215,38 @@ def _way(group: Mapping[str, Any], where: str) -> Way:
     has_zeros = not weights.flag("symmetric", True)
     if has_zeros and (bits, strategy) not in ((4, "group"), (4, "channel")):
         must_be(weights, "symmetric", True, (True,))
-    return Way(kind, bits, area, has_zeros)
+    return Scheme(kind, bits, area, has_zeros)
 
 
-def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], way: Way) -> Blocks | Floats:
+def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], scheme: Scheme) -> Blocks | Floats:
     """A matrix of words, each of 8 or 4 codes."""
-    (num_outputs, num_inputs), each = sizes, 32 // way.bits
+    (num_outputs, num_inputs), each = sizes, 32 // scheme.bits
     format = format_of(
-        INT4_FORMATS if way.bits == 4 else INT8_FORMATS, num_inputs, way.area.columns or num_inputs
+        INT4_FORMATS if scheme.bits == 4 else INT8_FORMATS, num_inputs, scheme.area.columns or num_inputs
     )
     if format is None:
         raise refuse(parts, name + PACKED, f"has rows of {num_inputs} integers; weft reads multiples of 32")
     codes = parts.take_part(name + PACKED, ("I32",), num_outputs, num_inputs // each)
-    scales = take_scales(parts, name + SCALE, sizes, way.area)
+    scales = take_scales(parts, name + SCALE, sizes, scheme.area)
     num_groups = scales.shape[1]
     stored = parts.take_small(name + SHAPE, ("I64", "I32"), 2).tolist()
     if stored != [*sizes]:
         raise refuse(parts, name + SHAPE, f"says {stored}; config.json wants {[*sizes]}")
     zeros = None
-    if way.has_zeros:
+    if scheme.has_zeros:
         zeros = parts.take_part(name + ZEROS, ("I32",), -(-num_outputs // each), num_groups)
     order = None
     if name + GROUPS in parts:
         groups = parts.take_small(name + GROUPS, ("I32", "I64"), num_inputs)
-        group = way.area.columns or num_inputs
+        group = scheme.area.columns or num_inputs
         if not are_in_order(parts, name + GROUPS, groups, num_groups, group):
             order = order_by_group(groups, group)
             if order is None:
-                return Floats(sizes, scales.dtype, partial(_floats, way, codes, scales, zeros, groups))
-    if way.bits == 8:
-        read = partial(_packed_int8, format, codes, scales, way.area, order)
+                return Floats(sizes, scales.dtype, partial(_floats, scheme, codes, scales, zeros, groups))
+    if scheme.bits == 8:
+        read = partial(_packed_int8, format, codes, scales, scheme.area, order)
     else:
-        read = partial(_int4, format, codes, scales, way.area, zeros, order)
+        read = partial(_int4, format, codes, scales, scheme.area, zeros, order)
     return Blocks(sizes, format, read, scales.dtype, order)
 
 
@@ -289,10 +289,10 @@ def _packed_int8(format: Format, codes: Tensor, scales: Tensor, area: Area, orde
 
 
 def _floats(
-    way: Way, codes: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor, dtype: torch.dtype
+    scheme: Scheme, codes: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """The numbers of a matrix whose groups no blocks fit."""
-    shift = _zeros_of(way.bits, zeros, len(codes)).expand(scales.shape)
+    shift = _zeros_of(scheme.bits, zeros, len(codes)).expand(scales.shape)
     return ordered_numbers(
-        lambda place: unpacked_inputs(codes[place].t(), way.bits), shift.t(), scales.t(), groups, dtype
+        lambda place: unpacked_inputs(codes[place].t(), scheme.bits), shift.t(), scales.t(), groups, dtype
     )
