@@ -28,6 +28,7 @@ from weft.models.quantized.blocks import (
 from weft.models.quantized.method import SCALE_DTYPES, WEIGHT, Area, Blocks, Method, Parts, refuse
 from weft.models.quantized.options import group_size, must_be
 from weft.ops.formats import Format
+from weft.ops.huge_pages import temporary
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The outputs in a word, from the lowest bits on."""
@@ -106,12 +107,20 @@ def _rows(
     target = rows.words.view(torch.uint8).unflatten(0, (-1, 8))
     halves = codes.view(-1, format.block.inputs // 32, 2, 16, num_words)
     step = OUTPUTS_AT_ONCE // 8
+    # Memory of its own goes back to the system. Freed by the allocator, it would stay in holes between other objects.
+    both = temporary((2, *halves.shape[:2], 16, min(step, num_words)), torch.int32)
     for begin in range(0, num_words, step):
         low, high = halves[..., begin : begin + step].unbind(2)
-        even = low & LOW | (high & LOW) << 4
-        odd = low >> 4 & LOW | high & ~LOW
+        words, other = both[..., : low.shape[-1]]
         # Half byte n of a word is of output ORDER[n]. Even half bytes are the low ones of their bytes.
-        for is_odd, words in enumerate((even, odd)):
+        for is_odd in range(2):
+            if is_odd:
+                torch.bitwise_right_shift(low, 4, out=words).bitwise_and_(LOW)
+                torch.bitwise_and(high, ~LOW, out=other)
+            else:
+                torch.bitwise_and(low, LOW, out=words)
+                torch.bitwise_and(high, LOW, out=other).bitwise_left_shift_(4)
+            words |= other
             pairs = words.unsqueeze(-1).view(torch.uint8).permute(3, 4, 0, 1, 2)
             for byte in range(4):
                 target[begin : begin + step, ORDER[2 * byte + is_odd]] = pairs[:, byte]

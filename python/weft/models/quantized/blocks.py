@@ -79,17 +79,23 @@ def write_int4(words: Tensor, codes: Sequence[Tensor]) -> None:
 
     A byte of a block has the codes of inputs j and j + 16."""
     first, second, third, fourth = codes
-    for place, (low, high) in enumerate(
-        ((first, third), (first >> 16, third >> 16), (second, fourth), (second >> 16, fourth >> 16))
+    # Memory of its own goes back to the system. Freed by the allocator, it would stay in holes between other objects.
+    low, high, spare = temporary((3, *first.shape), torch.int32)
+    for place, (of_low, of_high, shift) in enumerate(
+        ((first, third, 0), (first, third, 16), (second, fourth, 0), (second, fourth, 16))
     ):
-        words[..., place] = _to_bytes(low) | _to_bytes(high) << 4
+        _to_bytes(of_low, shift, low, spare)
+        _to_bytes(of_high, shift, high, spare)
+        words[..., place] = low.bitwise_or_(high.bitwise_left_shift_(4))
 
 
-def _to_bytes(codes: Tensor) -> Tensor:
-    """The four codes in the low half of each word, one in each byte."""
-    codes = codes & 0xFFFF
-    codes = (codes | codes << 8) & 0x00FF00FF
-    return (codes | codes << 4) & LOW
+def _to_bytes(codes: Tensor, shift: int, out: Tensor, spare: Tensor) -> None:
+    """Write four codes of each word, from bit `shift` on, to the low halves of the bytes of `out`. Overwrites
+    `spare`."""
+    torch.bitwise_right_shift(codes, shift, out=out).bitwise_and_(0xFFFF)
+    for distance, mask in ((8, 0x00FF00FF), (4, LOW)):
+        torch.bitwise_left_shift(out, distance, out=spare)
+        out.bitwise_or_(spare).bitwise_and_(mask)
 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:
