@@ -1,4 +1,4 @@
-"""Compares weft with llama.cpp, vLLM and transformers + xgrammar on a CPU: `python -m benchmarks.peers` (README.md)."""
+"""Compares weft with other engines on a CPU: `python -m benchmarks.peers` (README.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .race import Choice, race
 
 PEERS = Path(".peers")
 DTYPES, FORMS = (32, 16, 4), {"guided": True, "free": False}
-NEED_SETUP = ("llama.cpp", "vLLM")
+NEED_SETUP = ("llama.cpp", "vLLM", "OpenVINO")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,10 +41,12 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=3, help="timed rounds; in each every side has two turns")
     add("--waves", type=int, default=2, help="batches that a turn is long")
     add("--least-prompts", type=int, default=4, help="fewest prompts of a turn")
+    add("--free-tokens", type=int, default=0, help="of each free answer; 1 measures how fast prompts are read")
     add("--threads", type=int, default=2, help="of every side")
     add("--vllm-eager", action="store_true", help="do not let vLLM compile")
     add("--llamacpp", type=Path, default=PEERS / "llamacpp", help="folder with bin/llama-server")
     add("--vllm-python", type=Path, default=PEERS / "vllm" / "bin" / "python")
+    add("--openvino-python", type=Path, default=PEERS / "openvino" / "bin" / "python")
     add("--cache", type=Path, default=PEERS / "cache", help="converted checkpoints, and logs of the sides")
     add("--reply-within", type=float, default=900.0, metavar="SECONDS", help="who takes longer is out")
     add("--out", type=Path, help="folder of peers.json, peers.svg and peers-all.svg")
@@ -61,7 +63,12 @@ def main() -> None:
     """Measure, or set up."""
     options, console = parser().parse_args(), Console()
     environments = Environments(
-        options.llamacpp, options.vllm_python, options.cache, options.threads, options.reply_within
+        options.llamacpp,
+        options.vllm_python,
+        options.openvino_python,
+        options.cache,
+        options.threads,
+        options.reply_within,
     )
     if options.setup:
         set_up(environments, options.engines, options.checkpoints)
@@ -78,6 +85,7 @@ def main() -> None:
         options.waves,
         options.least_prompts,
         options.threads,
+        options.free_tokens,
         {"eager": options.vllm_eager},
     )
     forms = [FORMS[name] for name in options.forms]

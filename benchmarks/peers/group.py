@@ -29,12 +29,14 @@ Failed = Callable[[Entrant, Exception], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of all groups: rounds, batches per turn, minimum prompts per turn, and threads."""
+    """The settings of all groups: rounds, batches per turn, minimum prompts per turn, threads, and the tokens of a free
+    answer (0: those of the checkpoint)."""
 
     rounds: int
     waves: int
     least_prompts: int
     threads: int
+    free_tokens: int
     options: Mapping[str, Any]
 
 
@@ -72,7 +74,8 @@ class Group:
     def request(self, number: int, guided: bool) -> Request:
         """Return the request that every engine answers in a round."""
         count = max(self.plan.least_prompts, self.plan.waves * self.batch)
-        limit = self.checkpoint.max_tokens if guided else self.checkpoint.free_tokens
+        free_tokens = self.plan.free_tokens or self.checkpoint.free_tokens
+        limit = self.checkpoint.max_tokens if guided else free_tokens
         return Request(of_round(self.prompts, number, count, guided), limit, exact=not guided)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from .checkpoints import TINY
 
-ENGINES = ("weft", "llama.cpp", "vLLM", "transformers")
-GGUF_ENGINES = ("weft", "llama.cpp")
-"""The engines that read quantised GGUF files."""
+DENSE_ENGINES = ("weft", "llama.cpp", "vLLM", "transformers")
+"""The engines that run weights in 16 and 32 bits."""
+GGUF_ENGINES = ("weft", "llama.cpp", "OpenVINO")
+"""The engines that run quantised GGUF files."""
+ENGINES = (*DENSE_ENGINES, "OpenVINO")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ EVERYWHERE = (
     Entrant("llama.cpp", "ngram", 4),
     Entrant("llama.cpp", "ngram", 8),
     Entrant("vLLM", "ngram", 4),
+    Entrant("OpenVINO", "ngram", 4),
 )
 WITH_HEADS = (
     _weft("eagle3", 3),

@@ -20,7 +20,7 @@ from .checkpoints import checkpoint
 from .environments import Environments
 from .group import Group, Plan, measure
 from .kept import without
-from .lineup import ENGINES, GGUF_ENGINES, Entrant, lineup
+from .lineup import DENSE_ENGINES, GGUF_ENGINES, Entrant, lineup
 from .plot import draw_all, draw_one
 from .prompts import pool
 from .ratios import Row, against_peers, targets
@@ -73,7 +73,7 @@ def race(
         with rows.trying(checkpoint=name):
             groups += choice.groups(name, plan, environments.cache)
     for group in groups:
-        engines = GGUF_ENGINES if group.dtype == group.checkpoint.quantized else ENGINES
+        engines = GGUF_ENGINES if group.dtype == group.checkpoint.quantized else DENSE_ENGINES
         entrants = lineup(group.checkpoint.name, [e for e in choice.engines if e in engines], choice.drafts)
         with rows.trying(**group.what):
             found = measure(group, entrants, choice.forms, environments.start, partial(failed, group))

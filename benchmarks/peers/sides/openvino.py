@@ -59,10 +59,10 @@ class OpenVino:
 
     def _answer(self, result: Any) -> Answer:
         ids = list(result.m_generation_ids[0])
-        moments = result.perf_metrics.raw_metrics.m_new_token_times
-        stopped = result.m_finish_reasons[0] == self._genai.GenerationFinishReason.STOP
+        moments = result.perf_metrics.raw_metrics.m_new_token_times  # in milliseconds
+        stopped = result.finish_reasons[0] == self._genai.GenerationFinishReason.STOP
         text = self._tokenizer.decode(ids)
-        return Answer(len(ids), text, moments[-1] - moments[0], stopped)
+        return Answer(len(ids), text, 1e-3 * (moments[-1] - moments[0]), stopped)
 
 
 if __name__ == "__main__":

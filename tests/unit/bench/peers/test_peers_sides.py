@@ -74,8 +74,8 @@ def test_a_run_makes_a_report_and_a_figure(tmp_path: Path) -> None:
     """Of two engines; of the third there is no Python, which is a failure of its own."""
     pytest.importorskip("matplotlib", reason="the figure needs matplotlib")
     missing = Path("/nonexistent/python")
-    environments = Environments(missing, missing, tmp_path / "cache", 1, 120.0)
-    plan = Plan(rounds=1, waves=1, least_prompts=2, threads=1, options={})
+    environments = Environments(missing, missing, missing, tmp_path / "cache", 1, 120.0)
+    plan = Plan(rounds=1, waves=1, least_prompts=2, threads=1, free_tokens=0, options={})
     choice = Choice([TINY], ["weft", "transformers", "vLLM"], [16], [2], [True], drafts=False)
     with keeping(tmp_path):
         race(choice, plan, environments, Console(file=io.StringIO()), tmp_path)
