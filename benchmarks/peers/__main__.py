@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=3, help="timed rounds; in each every side has two turns")
     add("--waves", type=int, default=2, help="batches that a turn is long")
     add("--least-prompts", type=int, default=4, help="fewest prompts of a turn")
-    add("--free-tokens", type=int, default=0, help="of each free answer; 1 measures how fast prompts are read")
+    add(
+        "--free-tokens", type=int, default=0, help="of each free answer; 1 measures how fast prompts are read"
+    )
     add("--threads", type=int, default=2, help="of every side")
     add("--vllm-eager", action="store_true", help="do not let vLLM compile")
     add("--llamacpp", type=Path, default=PEERS / "llamacpp", help="folder with bin/llama-server")
