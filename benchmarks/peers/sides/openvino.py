@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import time
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..protocol import Answer, Answers, Config, Prompt, Request, serve
@@ -12,8 +13,19 @@ from ..protocol import Answer, Answers, Config, Prompt, Request, serve
 CACHE_GB = 1
 
 
+@dataclass
+class Running:
+    """A request in the pipeline, and its answer's tokens with their times."""
+
+    handle: Any
+    ids: list[int] = field(default_factory=list)
+    moments: list[float] = field(default_factory=list)
+    is_whole: bool = False
+
+
 class OpenVino:
-    """A pipeline without prefix caching."""
+    """A pipeline without prefix caching. It gets at most as many requests as the batch has rows, because its scheduler
+    has no such limit."""
 
     def __init__(self, config: Config) -> None:
         import numpy
@@ -23,14 +35,15 @@ class OpenVino:
         self.versions = {name: importlib.metadata.version(name) for name in ("openvino", "openvino-genai")}
         self._genai, self._tensor, self._array = genai, openvino.Tensor, numpy.array
         scheduler = genai.SchedulerConfig()
-        scheduler.max_num_seqs, scheduler.cache_size = config.batch, CACHE_GB
+        scheduler.cache_size = CACHE_GB
         scheduler.enable_prefix_caching = False
-        self._drafts = config.num_drafts
+        self._drafts, self._batch = config.num_drafts, config.batch
         properties: dict[str, Any] = {"INFERENCE_NUM_THREADS": config.threads}
         if config.drafter == "ngram":
             properties["prompt_lookup"] = True
         self._pipeline = genai.ContinuousBatchingPipeline(config.model, scheduler, "CPU", properties)
         self._tokenizer = self._pipeline.get_tokenizer()
+        self._count = 0  # of all requests: the pipeline wants a new number for each
 
     def prepare(self, prompts: list[Prompt]) -> None:
         """Generate one token for each prompt, so that its grammar is compiled and cached."""
@@ -40,10 +53,29 @@ class OpenVino:
         """Answer all prompts."""
         ids = [self._tensor(self._array([prompt.ids], dtype="int64")) for prompt in request.prompts]
         configs = [self._config(prompt, request) for prompt in request.prompts]
+        requests: list[Running] = []
         begin = time.perf_counter()
-        results = self._pipeline.generate(ids, configs)
+        running: list[Running] = []
+        while running or len(requests) < len(ids):
+            while len(running) < self._batch and len(requests) < len(ids):
+                place = len(requests)
+                self._count += 1
+                requests.append(Running(self._pipeline.add_request(self._count, ids[place], configs[place])))
+                running.append(requests[-1])
+            self._pipeline.step()
+            now = time.perf_counter()
+            running = [one for one in running if not self._collect(one, now)]
         seconds = time.perf_counter() - begin
-        return Answers(seconds, [self._answer(result) for result in results])
+        return Answers(seconds, [self._answer(one) for one in requests])
+
+    def _collect(self, one: Running, now: float) -> bool:
+        """Read a request's new tokens. Returns whether it has ended."""
+        while one.handle.can_read():
+            for output in one.handle.read().values():
+                one.ids += output.generated_ids
+                one.is_whole = output.finish_reason == self._genai.GenerationFinishReason.STOP
+            one.moments.append(now)
+        return bool(one.handle.get_status() != self._genai.GenerationStatus.RUNNING)
 
     def _config(self, prompt: Prompt, request: Request) -> Any:
         config = self._genai.GenerationConfig()
@@ -57,12 +89,9 @@ class OpenVino:
             )
         return config
 
-    def _answer(self, result: Any) -> Answer:
-        ids = list(result.m_generation_ids[0])
-        moments = result.perf_metrics.raw_metrics.m_new_token_times  # in milliseconds
-        stopped = result.finish_reasons[0] == self._genai.GenerationFinishReason.STOP
-        text = self._tokenizer.decode(ids)
-        return Answer(len(ids), text, 1e-3 * (moments[-1] - moments[0]), stopped)
+    def _answer(self, one: Running) -> Answer:
+        text = self._tokenizer.decode(one.ids)
+        return Answer(len(one.ids), text, one.moments[-1] - one.moments[0], one.is_whole)
 
 
 if __name__ == "__main__":
