@@ -104,7 +104,7 @@ struct Reading {
 // The kernels of a call: those of its parts, and the ways in which these read the rows.
 struct Kernels {
   PanelKernel parts[kMaxParts];
-  int reading_of[kMaxParts];  // the place of a part's way in `readings`
+  int reading_of[kMaxParts];  // the place in `readings` of each part's
   Reading readings[kMaxParts];
   int num_readings;
 
