@@ -117,13 +117,13 @@ def test_experts_are_numbers_if_the_groups_of_one_are_in_no_order() -> None:
     for expert, which in enumerate((plain, case, plain)):
         tensors |= which.write(f"{MODULE}.{expert}", *shape)
     weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
-    matrices = weights.take_experts(names, *shape)
+    matrices = weights.take_in_order(names, *shape)
     assert weights.num_widened == 3
     for expert, matrix in enumerate(matrices):
         assert isinstance(matrix, torch.Tensor) and matrix.dtype is torch.float16
         wanted = (plain, case, plain)[expert].numbers(tensors, f"{MODULE}.{expert}", *shape)
         assert torch.equal(matrix, wanted.half())
-    kept = weights.take_experts(names[::2], *shape)
+    kept = weights.take_in_order(names[::2], *shape)
     assert all(isinstance(matrix, Quantized) for matrix in kept) and weights.num_widened == 3
 
 
