@@ -127,6 +127,19 @@ def test_experts_are_numbers_if_the_groups_of_one_are_in_no_order() -> None:
     assert all(isinstance(matrix, Quantized) for matrix in kept) and weights.num_widened == 3
 
 
+def test_experts_are_numbers_if_the_groups_of_one_have_different_sizes() -> None:
+    """They are counted only if nobody wanted numbers."""
+    case, shape = CASES["gptq-64-plain"], (16, 128)
+    names = [f"{MODULE}.{expert}{WEIGHT}" for expert in range(2)]
+    tensors = case.write(f"{MODULE}.0", *shape) | case.write(f"{MODULE}.1", *shape)
+    tensors[f"{MODULE}.1.g_idx"] = torch.tensor([0] * 96 + [1] * 32, dtype=torch.int32)
+    for dequantizes, counted in ((False, 2), (True, 0)):
+        config = replace(config_of(case), dequantizes=dequantizes)
+        weights = WeightsInMemory(tensors, config, torch.device("cpu"), HERE)
+        assert all(isinstance(matrix, torch.Tensor) for matrix in weights.take_in_order(names, *shape))
+        assert weights.num_widened == counted
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_are_known_without_contents(name: str) -> None:
     case, shape = CASES[name], (136, 256)
