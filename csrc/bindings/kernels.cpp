@@ -72,6 +72,7 @@ int set_parts(Address memory, const std::vector<std::int64_t> &numbers, Part *pa
   const std::size_t count = numbers.size() / kNumbers;
   for (std::size_t p = 0; p < count; ++p) {
     const std::int64_t *part = &numbers[kNumbers * p];
+    if (part[4] >= 0 && !orders) throw std::invalid_argument("a part names an order, and there are none");
     parts[p] = {pointer<const char>(memory) + part[2], static_cast<Format>(part[0]), static_cast<Activations>(part[3]),
                 part[1], part[4] < 0 ? nullptr : pointer<const std::int32_t>(orders) + part[4] * inputs};
   }

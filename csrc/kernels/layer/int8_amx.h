@@ -101,6 +101,7 @@ void multiply_groups(const char *half, int place, const Rows &in, Int8Unpacked *
   using Weights = Int8Ready<shared_max_code(kFormat), int8_kind(kFormat)>;
   const std::int64_t last = in.count % in.group;
   const std::int64_t count = in.count - (last < kMinTileRows ? last : 0);  // rows of all tiles
+  if (count == 0) return multiply_rows<kFormat>(half, place, in, 0, sums, out);
   std::fill_n(sums, ceil_div(count, in.group) * in.group * kHalf, 0.0f);
   shape_tiles(in.group, int8_kind(kFormat) == Int8Kind::kOf16 ? 2 : 1);
   const std::int64_t blocks = int8_blocks(in.width);

@@ -129,7 +129,8 @@ def weights_line(facts: ModelFacts) -> str:
     files = f"{headers.num_files} file{'s' if headers.num_files != 1 else ''}"
     widened = ""
     if headers.num_widened:
-        widened = f"; {headers.num_widened} quantised matrices are dequantised: their groups are in no order"
+        reason = "their groups have different sizes or no order"
+        widened = f"; {headers.num_widened} quantised matrices are dequantised: {reason}"
     return (
         f"weights: {headers.num_parameters / 1e6:,.0f} million parameters, {size_of(headers.stored_bytes)} in {files}; "
         f"{size_of(facts.weight_bytes)} in memory, with matrices in {facts.weight_dtypes}{widened}"

@@ -167,12 +167,12 @@ class Hidden:
 class WeightSource(Protocol):
     """Provides a model's weights by name and shape, on the model's device. `take_matrix` returns projections and
     embeddings, which may be quantised, whose dtype may be narrower than the model's, and which may be views of a file's
-    pages: `Linear` copies them. `take_dense` returns those that must be numbers. `take_experts` returns projections of
-    experts, one tensor for each, and `take_matrices` those that are one tensor for all experts: their matrices are read
-    one by one, and their inputs are in order. `take` returns all other tensors, in the
-    model's dtype, and `take_float` in float32, not rounded. `take_all` returns all tensors as they are stored, on the
-    CPU. `drop_all` lets there be tensors that the model does not use: those whose names begin with `prefix`.
-    `directory` names the source in errors.
+    pages: `Linear` copies them. `take_dense` returns those that must be numbers. `take_in_order` returns embeddings and
+    projections of experts, one tensor for each, and `take_matrices` projections that are one tensor for all experts:
+    their matrices are read one by one, and their inputs are in order. `take` returns all other tensors, in the model's
+    dtype, and `take_float` in float32, not rounded. `take_all` returns all tensors as they are stored, on the CPU.
+    `drop_all` lets there be tensors that the model does not use: those whose names begin with `prefix`. `directory`
+    names the source in errors.
 
     A model is built twice. The first time, its weights are on the device "meta" and have no contents, so that missing
     and wrong tensors are found before any is read."""
@@ -184,7 +184,7 @@ class WeightSource(Protocol):
     def take_float(self, name: str, *shape: int) -> Tensor: ...
     def take_matrix(self, name: str, *shape: int) -> Matrix: ...
     def take_dense(self, name: str, *shape: int) -> Tensor: ...
-    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices: ...
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices: ...
     def take_matrices(self, name: str, *shape: int) -> Matrices: ...
     def take_all(self) -> dict[str, Tensor]: ...
     def drop_all(self, prefix: str) -> None: ...

@@ -48,7 +48,8 @@ class Checkpoint:
     taken: the names of tensors, in order.
     num_bytes: the memory that they will need on a device.
     matrix_dtypes, matrix_formats: the dtypes of matrices there, and the formats of quantised ones.
-    num_widened: the number of quantised matrices that become numbers, because no format fits them.
+    num_widened: the number of quantised matrices that become numbers, because no format fits them, or because their
+        inputs must be in order.
     """
 
     def __init__(
@@ -143,14 +144,14 @@ class Checkpoint:
             return self._as_numbers(stored, self._weight_dtype(stored.dtype))
         return self._dense_matrix(name, *shape)
 
-    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
-        """The matrices `names`, each as `take_matrix` returns it when it is read. If the inputs of one of them are not
-        in the order of their groups, all are dequantised."""
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
+        """The matrices `names`, each as `take_matrix` returns it when it is read, but with its inputs in order. If the
+        inputs of one of them are not in the order of their groups, all are dequantised."""
         method = self.config.quantization
-        is_dense = method is not None and any(
-            method.holds(self, name) and method.is_ordered(self, name) for name in names
-        )
-        self.num_widened += len(names) * is_dense
+        held = [] if method is None else [name for name in names if method.holds(self, name)]
+        is_dense = method is not None and any(method.is_ordered(self, name) for name in held)
+        if is_dense and not self.config.dequantizes:
+            self.num_widened += len(held)
         take = self.take_dense if is_dense else self.take_matrix
         return Matrices(len(names), lambda index: take(names[index], *shape))
 

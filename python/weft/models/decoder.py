@@ -41,7 +41,7 @@ class Decoder:
     def __init__(self, config: ModelConfig, weights: WeightSource) -> None:
         self.config = config
         shape = (config.vocab_size, config.hidden_size)
-        embedding = weights.take_matrix("model.embed_tokens.weight", *shape)
+        embedding = weights.take_in_order(["model.embed_tokens.weight"], *shape)[0]
         self.device = embedding.device
         output = partial(Linear, scale=config.logit_scale, softcap=config.logit_softcap)
         if config.tie_word_embeddings:

@@ -54,7 +54,9 @@ class Eagle3Head:
         self._head: Linear | None = None
         own_embedding: Matrix | None = None
         if f"{start}embed_tokens.weight" in weights or hidden != config.target_hidden_size:
-            own_embedding = weights.take_matrix(f"{start}embed_tokens.weight", layer.vocab_size, hidden)
+            own_embedding = weights.take_in_order([f"{start}embed_tokens.weight"], layer.vocab_size, hidden)[
+                0
+            ]
             self._embedding = embeddable(own_embedding)
         is_whole = config.draft_vocab_size == layer.vocab_size and "lm_head.weight" not in weights
         if is_whole and own_embedding is not None and layer.tie_word_embeddings:

@@ -129,7 +129,7 @@ def separate_experts(
 
     def matrices(name: str, *shape: int) -> Matrices:
         names = [f"{prefix}experts.{expert}.{name}.weight" for expert in range(mixture.num_experts)]
-        return weights.take_experts(names, *shape)
+        return weights.take_in_order(names, *shape)
 
     gate, up, down = mixture.projections
     return matrices(gate, inner, hidden), matrices(up, inner, hidden), matrices(down, hidden, inner)
@@ -153,7 +153,7 @@ def _take_shared(
     hidden = config.hidden_size
     wide = mixture.choice.num_shared * mixture.intermediate_size
     gate, up, down = (
-        weights.take_experts([f"{prefix}{mixture.shared}.{name}.weight"], *shape)[0]
+        weights.take_in_order([f"{prefix}{mixture.shared}.{name}.weight"], *shape)[0]
         for name, shape in zip(
             ("gate_proj", "up_proj", "down_proj"),
             ((wide, hidden), (wide, hidden), (hidden, wide)),

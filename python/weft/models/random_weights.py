@@ -52,7 +52,7 @@ class RandomWeights:
         """The matrix of `take_matrix`."""
         return self.take_matrix(name, *shape)
 
-    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
         """Matrices as `take_matrix` gives them."""
         return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 

@@ -53,8 +53,8 @@ class TextWeights:
     def take_dense(self, name: str, *shape: int) -> Tensor:
         return self._weights.take_dense(self._name(name), *shape)
 
-    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
-        return self._weights.take_experts([self._name(name) for name in names], *shape)
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
+        return self._weights.take_in_order([self._name(name) for name in names], *shape)
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:
         return self._weights.take_matrices(self._name(name), *shape)

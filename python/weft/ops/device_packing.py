@@ -29,9 +29,8 @@ class DeviceStore:
         self._shapes = [part.shape for part in first]
         self._formats = [format_of(part) for part in first]
         require(all(part.shape[-1] == inputs for part in first), f"parts must have {inputs} inputs each")
-        self._places: list[
-            tuple[int, int]
-        ] = []  # each part's place among the joined ones, and its first output
+        # Each part's place among the joined ones, and its first output.
+        self._places: list[tuple[int, int]] = []
         orders = Orders(first)
         kinds = list(zip(self._formats, orders.places, strict=True))
         outputs: list[int] = []
@@ -121,7 +120,7 @@ def _float16(blocks: Tensor, first: int, count: int = 1) -> Tensor:
 
 
 def _float32(blocks: Tensor) -> Tensor:
-    """The number of float32 at the begin of each block."""
+    """The number of float32 at the start of each block."""
     return blocks[..., :4].contiguous().view(torch.float32)
 
 

@@ -71,9 +71,8 @@ class Linear:
     parts, one below the other. A part of the weight may have several leading dimensions, which are flattened.
 
     Parts may be quantised, in different formats and with different orders of inputs: each keeps its bits, and gets the
-    sums that a product with it alone has. On the CPU the weight is copied once, from the
-    parts to the final layout. While a model loads, threads do that (`PackingThreads`), and `weight` is complete when
-    the model is.
+    sums that a product with it alone has. On the CPU the weight is copied once, from the parts to the final layout.
+    While a model loads, threads do that (`PackingThreads`), and `weight` is complete when the model is.
 
     activation: applied to the sums. With `gated`, the first half of the sums are gates, the second half ups, and the
         result has half as many outputs.
@@ -279,9 +278,8 @@ def _linear_cuda(
     epilogue = Epilogue(gated, function, slope, limit, shift, scale, softcap)
     matrices = stored_parts(weight, parts, 1, x.shape[1])
     are_few = x.shape[0] <= FEW_ROWS
-    if (
-        not are_few or orders is not None
-    ):  # the kernel for few rows norms them itself, and reads them in order
+    # The kernel for few rows norms them itself, and reads them in order.
+    if not are_few or orders is not None:
         if added is not None:
             assert added_norm is not None and total is not None
             _add_norm_cuda(x, added, added_norm, added_eps, total, live if are_few else None)

@@ -66,7 +66,7 @@ def embeddable(weight: Matrix, is_copied: bool = False) -> Matrix | Linear:
     if not is_copied:
         return weight
     if isinstance(weight, Quantized):
-        return Quantized(settled(weight.data), weight.format, weight.num_inputs)
+        return Quantized(settled(weight.data), weight.format, weight.num_inputs, weight.order)
     return settled(weight)
 
 

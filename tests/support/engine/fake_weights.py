@@ -38,7 +38,7 @@ class FakeWeights:
     def take_dense(self, name: str, *shape: int) -> Tensor:
         return self.take(name, *shape)
 
-    def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
         return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def take_matrices(self, name: str, *shape: int) -> Matrices:

@@ -88,7 +88,7 @@ def test_logits_of_routers_are_not_rounded_on_cuda() -> None:
 
         take_dense = take_matrix
 
-        def take_experts(self, names: Sequence[str], *shape: int) -> Matrices:
+        def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
             return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
         def __contains__(self, name: str) -> bool:

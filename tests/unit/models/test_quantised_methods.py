@@ -117,14 +117,27 @@ def test_experts_are_numbers_if_the_groups_of_one_are_in_no_order() -> None:
     for expert, which in enumerate((plain, case, plain)):
         tensors |= which.write(f"{MODULE}.{expert}", *shape)
     weights = WeightsInMemory(tensors, config_of(case), torch.device("cpu"), HERE)
-    matrices = weights.take_experts(names, *shape)
+    matrices = weights.take_in_order(names, *shape)
     assert weights.num_widened == 3
     for expert, matrix in enumerate(matrices):
         assert isinstance(matrix, torch.Tensor) and matrix.dtype is torch.float16
         wanted = (plain, case, plain)[expert].numbers(tensors, f"{MODULE}.{expert}", *shape)
         assert torch.equal(matrix, wanted.half())
-    kept = weights.take_experts(names[::2], *shape)
+    kept = weights.take_in_order(names[::2], *shape)
     assert all(isinstance(matrix, Quantized) for matrix in kept) and weights.num_widened == 3
+
+
+def test_experts_are_numbers_if_the_groups_of_one_have_different_sizes() -> None:
+    """They are counted only if nobody wanted numbers."""
+    case, shape = CASES["gptq-64-plain"], (16, 128)
+    names = [f"{MODULE}.{expert}{WEIGHT}" for expert in range(2)]
+    tensors = case.write(f"{MODULE}.0", *shape) | case.write(f"{MODULE}.1", *shape)
+    tensors[f"{MODULE}.1.g_idx"] = torch.tensor([0] * 96 + [1] * 32, dtype=torch.int32)
+    for dequantizes, counted in ((False, 2), (True, 0)):
+        config = replace(config_of(case), dequantizes=dequantizes)
+        weights = WeightsInMemory(tensors, config, torch.device("cpu"), HERE)
+        assert all(isinstance(matrix, torch.Tensor) for matrix in weights.take_in_order(names, *shape))
+        assert weights.num_widened == counted
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -232,7 +232,7 @@ class _Reader:
         if kind == ARRAY:
             of, count = self._number(4), self._number(8)
             if count > MAX_VALUES:  # which leads through all weights, or makes as many objects
-                raise self._damaged(f"the list {key!r} has {count} values")
+                raise self._damaged(f"the list {key[:80]!r} has {count} values")
             begin = self.at
             if of == TEXT:
                 self._skip_texts(count)

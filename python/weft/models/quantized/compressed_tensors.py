@@ -117,7 +117,9 @@ class CompressedTensors(Method):
         return name + PACKED in parts or parts.dtype_of(name) in (E4M3, "I8")
 
     def is_ordered(self, parts: Parts, name: str) -> bool:
-        return are_ordered(parts, name + GROUPS)
+        return are_ordered(
+            parts, name + GROUPS, self._scheme_of(parts, name.removesuffix(WEIGHT)).area.columns
+        )
 
     def take(self, parts: Parts, name: str, num_outputs: int, num_inputs: int) -> Blocks | Floats:
         scheme, is_packed = self._scheme_of(parts, name.removesuffix(WEIGHT)), name + PACKED in parts

@@ -104,7 +104,7 @@ class Gptq(Method):
         return Blocks(shape, format, read, scales.dtype, order)
 
     def is_ordered(self, parts: Parts, name: str) -> bool:
-        return are_ordered(parts, name.removesuffix(WEIGHT) + ".g_idx")
+        return are_ordered(parts, name.removesuffix(WEIGHT) + ".g_idx", self.group)
 
     def _zeros(self, zeros: Tensor) -> Tensor:
         """The zeros [groups, out]."""

@@ -23,12 +23,14 @@ def are_in_order(parts: Parts, name: str, groups: Tensor, num_groups: int, group
     return torch.equal(groups.long(), torch.arange(len(groups)) // group)
 
 
-def are_ordered(parts: Parts, name: str) -> bool:
-    """Whether tensor `name`, the group of each input, is there and has groups that are in no order."""
+def are_ordered(parts: Parts, name: str, group: int) -> bool:
+    """Whether tensor `name`, the group of each input, is there, and its groups have not the next `group` inputs each
+    (0: one group has all). Raises `ModelError` for numbers that are no groups."""
     if name not in parts:
         return False
     groups = parts.take_small(name, ("I32", "I64"), *parts.shape_of(name))
-    return bool((groups.diff() < 0).any()) and not (groups == -1).any()
+    group = group or len(groups)
+    return not are_in_order(parts, name, groups, -(-len(groups) // group), group)
 
 
 def order_by_group(groups: Tensor, group: int) -> Tensor | None:
