@@ -128,7 +128,7 @@ def test_experts_are_numbers_if_the_groups_of_one_are_in_no_order() -> None:
 
 
 def test_experts_are_numbers_if_the_groups_of_one_have_different_sizes() -> None:
-    """They are counted only if nobody wanted numbers."""
+    """The source counts such experts, unless the caller chose a dtype."""
     case, shape = CASES["gptq-64-plain"], (16, 128)
     names = [f"{MODULE}.{expert}{WEIGHT}" for expert in range(2)]
     tensors = case.write(f"{MODULE}.0", *shape) | case.write(f"{MODULE}.1", *shape)
