@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from safetensors.torch import save_file
 
 from weft import LLM, EngineConfig, SamplingParams, Speculation
 from weft.models.gguf.header import read_header
 from weft.models.gguf.writing import directory_to_gguf
 from weft.ops.huge_pages import reserved
+from weft_bench.cli.app import finish
 from weft_bench.report import Report
 
 HIDDEN, INNER, LAYERS, HEADS, VOCAB = 2048, 8192, 24, 32, 49152
@@ -172,10 +172,7 @@ def main() -> None:
     rows = [measure(options, kind) for kind in options.types]
     shape = {"hidden": HIDDEN, "inner": INNER, "layers": LAYERS, "heads": HEADS, "vocabulary": VOCAB}
     report = Report("quantized_decode", rows, {**shape, "threads": options.threads})
-    console = Console()
-    report.show(console)
-    if options.out:
-        console.print(f"wrote {report.write(options.out)}")
+    finish(report, options.out)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import transformers
 from safetensors.torch import save_file
 
 from support.gguf_files import add_sizes, finish, tensors
+from support.loading_peak import PEAK
 from support.quantised import CASES
 from weft import package_model_path
 from weft.config import model_directory
@@ -31,21 +32,6 @@ SIZES = {
 }
 LAYERS = {"Q8_0": 12, "Q4_K": 24, "awq-128": 24, "fp8-blocks": 12}
 """The layers of a file of some 200 MB in each format."""
-PEAK = """
-import sys
-from pathlib import Path
-from weft.config import package_model_path
-from weft.models.loading import load_model
-
-def field(name):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) * 1024
-
-load_model(package_model_path())  # the libraries' own memory
-Path("/proc/self/clear_refs").write_text("5")  # the peak from now on
-before = field("VmRSS")
-model = load_model(sys.argv[1])
-print(field("VmHWM") - before)
-"""
 
 
 def network(num_layers: int, is_tied: bool) -> Any:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from support.activations import activations_of
 from support.engine.random_model import random_model
+from support.loading_peak import PEAK
 from weft import _core
 from weft.config import package_model_path
 from weft.core.request import OWN_NAMES
@@ -445,23 +446,6 @@ def test_headers_say_what_will_be_in_memory(checkpoint: Path) -> None:
         assert headers.num_bytes == 2 * (parameters - norms) + 4 * norms
         assert headers.matrix_dtypes == {torch.bfloat16} and headers.num_files == 1
         assert model.device.type == "meta"
-
-
-PEAK = """
-import sys
-from pathlib import Path
-from weft.config import package_model_path
-from weft.models.loading import load_model
-
-def field(name):
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) * 1024
-
-load_model(package_model_path())  # the libraries' own memory
-Path("/proc/self/clear_refs").write_text("5")  # the peak from now on
-before = field("VmRSS")
-model = load_model(sys.argv[1])
-print(field("VmHWM") - before)
-"""
 
 
 @pytest.mark.slow
