@@ -42,6 +42,7 @@ from weft.models.config import ModelConfig
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
+from weft.models.matrices import Matrices
 from weft.models.mtp_layout import APART
 from weft.models.mtp_module import MtpModule, MtpModules
 from weft.ops.attention import Rows
@@ -148,10 +149,11 @@ class FakeWeights:
 
     take_matrix = take
 
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
+
     def __contains__(self, name: str) -> bool:
         return name == "lm_head.weight"
-
-    def drop(self, name: str) -> None: ...
 
 
 def no_offsets(weights: object, start: str, draft_vocab: int, vocab: int) -> Tensor:

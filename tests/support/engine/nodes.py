@@ -4,7 +4,7 @@ recorded. Operations in Triton and torch are followed down to their kernels; tho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -23,6 +23,7 @@ from weft.models.base import PagedKV
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
+from weft.models.matrices import Matrices
 from weft.ops.library import cuda_operations
 from weft.spec.recurrent import RecurrentDrafter
 from weft_bench.engine.models import Shape
@@ -166,6 +167,9 @@ class EmptyWeights:
         return torch.empty(shape, dtype=torch.float32, device="cuda")
 
     take_matrix = take
+
+    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
+        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
 
     def __contains__(self, name: str) -> bool:
         return name == "lm_head.weight"
