@@ -43,9 +43,9 @@ demo: $(VENV)/.weft-built
 # Before a push: everything in some of its cases. Compiled tests are kept, whatever the environment says: compiling them
 # takes each process of the tests several seconds.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
-# Modules stay whole, since their fixtures are what takes time.
+# Modules stay whole, since their fixtures are what takes time. tests/conftest.py orders them.
 # After a crash the others end: pytest-xdist waits for ever for what a new process would have to do.
-PARALLEL = -n $(JOBS) --dist loadfile --max-worker-restart 0
+PARALLEL = -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 QUICK = not (slow or full or serial)
 
 test: cpp-test py-test
@@ -137,10 +137,10 @@ cpp-test cpp-test-thread cpp-test-address: $(VENV)/.weft-packages $(DOCTEST) $(C
 	$(BIN)/cmake --build build/$@
 	$(BIN)/ctest --test-dir build/$@ -j $(JOBS) --output-on-failure
 
-# The extension without CUDA sources, as where there is no nvcc.
-no-cuda: $(VENV)/.weft-packages
+# The extension without CUDA sources, as where there is no nvcc. It shares nearly all objects with that of $(VENV).
+no-cuda: $(VENV)/.weft-built
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install -q --no-build-isolation --no-deps --target build/no-cuda --upgrade \
-	  -C cmake.define.WEFT_CUDA=OFF -C build-dir=build/no-cuda-cmake .
+	  -C cmake.define.WEFT_CUDA=OFF .
 	$(BIN)/python tools/ci/check_no_cuda.py build/no-cuda
 
 # -- for a release (docs/releasing.md)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator
 
 import pytest
@@ -30,8 +30,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Mark the cases of products before pytest deselects by marker, and order the tests that remain."""
+    _mark_products(items)
+    result = yield
+    _order(items)
+    return result
+
+
+def _mark_products(items: list[pytest.Item]) -> None:
     products: dict[tuple[str, tuple[int, int | None]], list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and (chosen := getattr(item.function, CHOSEN, None)):
@@ -41,6 +49,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for case, mark in zip(cases, marks(settings, *chosen), strict=True):
             if mark:
                 case.add_marker(mark)
+
+
+def _order(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, and then those with many tests. Each process of the tests takes file after
+    file, so the processes end at about the same time."""
+    sizes = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path]))
 
 
 @pytest.fixture(scope="module")

@@ -222,13 +222,13 @@ def _scheme(group: Mapping[str, Any], where: str) -> Scheme:
 
 def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], scheme: Scheme) -> Blocks | Floats:
     """A matrix of words, each of 8 or 4 codes."""
-    (num_outputs, num_inputs), each = sizes, 32 // scheme.bits
+    (num_outputs, num_inputs), per_word = sizes, 32 // scheme.bits
     format = format_of(
         INT4_FORMATS if scheme.bits == 4 else INT8_FORMATS, num_inputs, scheme.area.columns or num_inputs
     )
     if format is None:
         raise refuse(parts, name + PACKED, f"has rows of {num_inputs} integers; weft reads multiples of 32")
-    codes = parts.take_part(name + PACKED, ("I32",), num_outputs, num_inputs // each)
+    codes = parts.take_part(name + PACKED, ("I32",), num_outputs, num_inputs // per_word)
     scales = take_scales(parts, name + SCALE, sizes, scheme.area)
     num_groups = scales.shape[1]
     stored = parts.take_small(name + SHAPE, ("I64", "I32"), 2).tolist()
@@ -236,7 +236,7 @@ def _take_packed(parts: Parts, name: str, sizes: tuple[int, int], scheme: Scheme
         raise refuse(parts, name + SHAPE, f"says {stored}; config.json wants {[*sizes]}")
     zeros = None
     if scheme.has_zeros:
-        zeros = parts.take_part(name + ZEROS, ("I32",), -(-num_outputs // each), num_groups)
+        zeros = parts.take_part(name + ZEROS, ("I32",), -(-num_outputs // per_word), num_groups)
     order = None
     if name + GROUPS in parts:
         groups = parts.take_small(name + GROUPS, ("I32", "I64"), num_inputs)
@@ -265,13 +265,13 @@ def _int4(
     codes = codes if order is None else reordered(codes.t(), 4, order).t().contiguous()
     num_outputs, num_inputs = len(codes), 8 * codes.shape[1]
     count = num_blocks(format, num_inputs)
-    each = _zeros_of(4, zeros, num_outputs)
+    all_zeros = _zeros_of(4, zeros, num_outputs)
     rows = Int4Rows(
         format,
         spread(scales.float(), area, num_outputs, num_inputs, format),
-        each.expand(num_outputs, count)
+        all_zeros.expand(num_outputs, count)
         if zeros is None
-        else spread(each, area, num_outputs, num_inputs, format),
+        else spread(all_zeros, area, num_outputs, num_inputs, format),
     )
     words = codes.view(num_outputs, count, -1, 4)
     for begin in range(0, num_outputs, OUTPUTS_AT_ONCE):
