@@ -86,17 +86,18 @@ using namespace vnni;
 #endif
 
 #if defined(WEFT_HAS_TARGETS)
-// AMD's processors run vectors of 512 bits in two halves. There a row alone, which takes as long as reading the
-// weights, is multiplied faster with 256 bits, in formats whose codes are unpacked in few steps.
+// AMD's processors run vectors of 512 bits in two halves. There one row, or two with codes of 8 bits, take as long as
+// reading the weights, which is faster with 256 bits, in formats whose codes are unpacked in few steps.
 template <Format kFormat>
-void times_one_or_more(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
-  if (in.count == 1) return avx2::times_int8_panel<kFormat>(in, panel, scratch, out);
+void times_few_or_more(const Rows &in, const void *panel, float *scratch, const Epilogue &out) {
+  constexpr int kFew = half_layout(kFormat).bits == 8 ? 2 : 1;
+  if (in.count <= kFew) return avx2::times_int8_panel<kFormat>(in, panel, scratch, out);
   vnni::times_int8_panel<kFormat>(in, panel, scratch, out);
 }
 
 template <Format... kFormats>
-Int8Kernels with_one_row_apart(Int8Kernels kernels) {
-  ((kernels.by_format[static_cast<int>(kFormats)].times = times_one_or_more<kFormats>), ...);
+Int8Kernels with_few_rows_apart(Int8Kernels kernels) {
+  ((kernels.by_format[static_cast<int>(kFormats)].times = times_few_or_more<kFormats>), ...);
   return kernels;
 }
 #endif
@@ -107,8 +108,8 @@ const Int8Kernels &best_kernels() {
 #endif
 #if defined(WEFT_HAS_TARGETS)
   static const Int8Kernels amd_kernels =
-      with_one_row_apart<Format::kQ4_0, Format::kQ4_1, Format::kQ8_0, Format::kQ4_K, Format::kInt4_32, Format::kInt4_64,
-                         Format::kInt4_128, Format::kInt8_32, Format::kInt8_128>(vnni::kInt8Kernels);
+      with_few_rows_apart<Format::kQ4_0, Format::kQ4_1, Format::kQ8_0, Format::kQ4_K, Format::kInt4_32,
+                          Format::kInt4_64, Format::kInt4_128, Format::kInt8_32, Format::kInt8_128>(vnni::kInt8Kernels);
   if (has_vnni() && has_fast_pairs()) return amd_kernels;
   if (has_vnni()) return vnni::kInt8Kernels;
   if (instruction_set() != InstructionSet::kPlain) return avx2::kInt8Kernels;

@@ -7,7 +7,7 @@ import pytest
 
 from pauses import pause_at_random
 
-PAUSES = 12
+PAUSES = 6
 
 
 @pytest.mark.slow

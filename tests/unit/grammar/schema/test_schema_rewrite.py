@@ -148,9 +148,10 @@ def test_rule_keeps_what_a_schema_accepts(rule: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", shapes(st.just(True)))
-def test_rule_keeps_what_a_schema_accepts_at_length(rule: str) -> None:
-    hold(rule, 300)
+def test_rule_keeps_what_a_schema_accepts_at_length(rule: str, count: int) -> None:
+    hold(rule, count)
 
 
 CASES: list[tuple[Any, list[Any]]] = [
