@@ -32,7 +32,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.driver import CudaLauncher, CudaUtils, ty_to_cpp
 from triton.runtime import driver
 
-from support.engine.nodes import IN_TRITON
+from support.engine.fake_weights import EmptyWeights
+from support.engine.nodes import IN_TRITON, no_offsets
 from support.kernels.launches import fake_cuda
 from weft.config import package_model_path
 from weft.models import eagle3_head
@@ -42,7 +43,6 @@ from weft.models.config import ModelConfig
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
-from weft.models.matrices import Matrices
 from weft.models.mtp_layout import APART
 from weft.models.mtp_module import MtpModule, MtpModules
 from weft.ops.attention import Rows
@@ -133,33 +133,6 @@ class Following(TorchDispatchMode):
         return None
 
 
-class FakeWeights:
-    """Weights of any name and shape, without biases and norms of heads."""
-
-    directory = "fake weights"
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.device, self.dtype = torch.device("cuda"), dtype
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
-
-    def take_float(self, name: str, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.device)
-
-    take_matrix = take
-
-    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
-        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
-
-    def __contains__(self, name: str) -> bool:
-        return name == "lm_head.weight"
-
-
-def no_offsets(weights: object, start: str, draft_vocab: int, vocab: int) -> Tensor:
-    return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
-
-
 def ints(*shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.int64, device="cuda")
 
@@ -179,7 +152,7 @@ class Models:
     def made(
         cls, config: ModelConfig, aux_layers: tuple[int, ...], draft_vocab: int, has_mtp: bool
     ) -> Models:
-        weights: Any = FakeWeights(config.dtype)
+        weights = EmptyWeights(config)
         target = Llama(config, weights)
         with patch.object(eagle3_head, "_take_d2t", no_offsets):
             sizes = aux_layers, config.hidden_size, draft_vocab
@@ -260,8 +233,8 @@ def launch_draft() -> None:
     """Launch weft-tiny's draft model."""
     config = read_config(package_model_path() / "draft")[1]
     for dtype, lengths in TINY_LENGTHS.items():
-        weights: Any = FakeWeights(dtype)
-        Models(Llama(replace(config, dtype=dtype), weights), ()).launch(lengths, (8, 64))
+        chosen = replace(config, dtype=dtype)
+        Models(Llama(chosen, EmptyWeights(chosen)), ()).launch(lengths, (8, 64))
 
 
 def launch_products() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.models.config import ModelConfig
 from weft.models.matrices import Matrices
+from weft.models.random_weights import RandomWeights
 from weft.models.stored import stored_tensors
 from weft.ops.formats import Format
 from weft.ops.quantized import Matrix, Quantized
@@ -56,3 +58,17 @@ class FakeWeights:
 
     def __contains__(self, name: str) -> bool:
         return name in self._stored
+
+
+class EmptyWeights(RandomWeights):
+    """Tensors of any name and shape, without contents. There are no biases and no norms of heads. Use it in a
+    `FakeTensorMode`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, 0, "cuda")
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def __contains__(self, name: str) -> bool:
+        return name == "lm_head.weight"

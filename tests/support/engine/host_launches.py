@@ -14,10 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from support.engine.fake_weights import EmptyWeights
 from support.engine.nodes import (
     CountingRuntime,
     CountingStream,
-    EmptyWeights,
     Nodes,
     no_offsets,
     real_host_memory,
@@ -163,8 +163,8 @@ def prompt_launches(
 
 
 def _engine(runtime: Any, shape: Shape, num_tokens: int, step_tokens: int | None, num_drafts: int) -> Engine:
-    weights: Any = EmptyWeights()
     config = shape.config(torch.bfloat16, shape.vocab)
+    weights = EmptyWeights(config)
     model = Llama(config, weights)
     settings = EngineConfig(max_batch=8, max_seq_len=num_tokens + 64, max_num_tokens=step_tokens)
     resolved = settings.resolved(config.max_position_embeddings, num_drafts, "cuda")

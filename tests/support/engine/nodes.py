@@ -4,7 +4,7 @@ recorded. Operations in Triton and torch are followed down to their kernels; tho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from support.engine.fake_weights import EmptyWeights
 from support.kernels.launches import Launch
 from weft.engine.device.state import DecodeParts, SlotState
 from weft.guided.grammar_stream import GrammarStream
@@ -23,7 +24,6 @@ from weft.models.base import PagedKV
 from weft.models.eagle3_config import Eagle3Config
 from weft.models.eagle3_head import Eagle3Head
 from weft.models.llama import Llama
-from weft.models.matrices import Matrices
 from weft.ops.library import cuda_operations
 from weft.spec.recurrent import RecurrentDrafter
 from weft_bench.engine.models import Shape
@@ -155,33 +155,13 @@ class CountingRuntime:
     def publish(self) -> None: ...
 
 
-class EmptyWeights:
-    """A weight loader that returns empty bfloat16 tensors of any name and shape."""
-
-    device = torch.device("cuda")
-
-    def take(self, name: str, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
-
-    def take_float(self, name: str, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device="cuda")
-
-    take_matrix = take
-
-    def take_in_order(self, names: Sequence[str], *shape: int) -> Matrices:
-        return Matrices(len(names), lambda index: self.take_matrix(names[index], *shape))
-
-    def __contains__(self, name: str) -> bool:
-        return name == "lm_head.weight"
-
-
 def no_offsets(weights: object, start: str, draft_vocab: int, vocab: int) -> Tensor:
     return torch.zeros(draft_vocab, dtype=torch.int64, device="cuda")
 
 
 def fake_parts(shape: Shape, grammar: GrammarStream, num_drafts: int, batch: int) -> DecodeParts:
     config = shape.config(torch.bfloat16, shape.vocab)
-    weights: Any = EmptyWeights()
+    weights = EmptyWeights(config)
     model = Llama(config, weights)
     pages = 64 * batch + 1
     drafter = None

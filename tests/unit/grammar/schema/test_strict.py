@@ -90,7 +90,10 @@ def test_what_is_accepted_is_valid_or_has_a_note(open_objects: bool, seeds: rang
 
 @pytest.mark.slow
 @each_value
-@pytest.mark.parametrize("first", range(1000, 2000, 250))
+@pytest.mark.parametrize(
+    "first",
+    [*range(1000, 2000, 250), *(pytest.param(at, marks=pytest.mark.full) for at in range(2000, 5000, 250))],
+)
 @pytest.mark.parametrize("open_objects", [False, True])
 def test_what_is_accepted_is_valid_or_has_a_note_at_length(open_objects: bool, first: int) -> None:
     assert hold(range(first, first + 250), open_objects) > 125
